@@ -7,8 +7,9 @@ Source: elastic harness, tiers of snapshots; protocol, "When all have died".
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from swarmfree.policy.resume import resume_point
+from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 
@@ -54,16 +55,50 @@ def removed_before(stored: Collection[HeldSnapshot], stage_count: int, past: Map
     return whole[SETS_KEPT - 1] if len(whole) >= SETS_KEPT else 0
 
 
+@dataclass(frozen=True, slots=True)
+class MissingStages:
+    """What the store has of the newest set whose stages lie on disks or in the store, and no disk
+    has; no stages where nothing of it has to be fetched.
+    """
+
+    iteration: int
+    lineage: str
+    stages: tuple[int, ...]
+
+    @property
+    def snapshots(self) -> tuple[HeldSnapshot, ...]:
+        """All of them."""
+        return tuple(HeldSnapshot(stage, self.iteration, self.lineage) for stage in self.stages)
+
+
+def missing_stages(
+    offers: Mapping[str, Sequence[HeldSnapshot]], stored: Sequence[HeldSnapshot], stage_count: int
+) -> MissingStages:
+    """Find what has to be fetched.
+
+    Args:
+        offers: peer id -> snapshots on its disk, of all that wait, this one too.
+        stored: in the store.
+        stage_count: of the run.
+    """
+    everywhere = {f"disk of {peer}": tuple(held) for peer, held in offers.items()} | {
+        f"store {number}": (held,) for number, held in enumerate(stored)
+    }
+    point = resume_point(everywhere, stage_count)
+    if point is None:
+        return MissingStages(0, "", ())
+    there = {held.stage for held in stored if (held.iteration, held.lineage) == (point.iteration, point.lineage)}
+    return MissingStages(point.iteration, point.lineage, tuple(sorted(there - set(_stage_of(offers, point).values()))))
+
+
 def to_fetch(
     me: str,
     offers: Mapping[str, Sequence[HeldSnapshot]],
     feeders: Collection[str],
-    stored: Sequence[HeldSnapshot],
-    stage_count: int,
-    waited_s: float,
-) -> tuple[int, HeldSnapshot | None]:
-    """Choose what this peer fetches, so that the newest set whose stages lie on disks or in the
-    store comes to lie on disks.
+    missing: MissingStages,
+    waited_s: Mapping[int, float],
+) -> HeldSnapshot | None:
+    """Choose what this peer fetches, so that all that is missing comes to lie on disks.
 
     Each stage that nobody has on its disk is fetched by one peer: first by those that have nothing
     of that set, then by those that have what another one has as well. All peers choose alike from
@@ -71,58 +106,47 @@ def to_fetch(
 
     Args:
         me: peer id.
-        offers: peer id -> snapshots on its disk, of all that wait, this one too.
+        offers: as in `missing_stages`.
         feeders: peer ids of those that can feed: nobody else serves the ends.
-        stored: in the store.
-        stage_count: of the run.
-        waited_s: since what is there and who waits last changed.
-
-    Returns:
-        The iteration of that set, 0 where no stage of it has to be fetched; and what to fetch.
+        missing: what is to be fetched.
+        waited_s: missing stage -> for how long it has been missing, whoever came and went since.
     """
-    everywhere = {f"disk of {peer}": tuple(held) for peer, held in offers.items()} | {
-        f"store {number}": (held,) for number, held in enumerate(stored)
-    }
-    point = resume_point(everywhere, stage_count)
-    if point is None:
-        return 0, None
-    there = {held.stage for held in stored if (held.iteration, held.lineage) == (point.iteration, point.lineage)}
-    stage_of = {
-        peer: held.stage
-        for peer, snapshots in offers.items()
-        for held in reversed(snapshots)
-        if (held.iteration, held.lineage) == (point.iteration, point.lineage)
-    }
-    missing = sorted(there - set(stage_of.values()))
-    if not missing:
-        return 0, None
+    stage_of = _stage_of(offers, missing)
     first = {stage: min(peer for peer in stage_of if stage_of[peer] == stage) for stage in stage_of.values()}
     free = sorted((p for p in offers if first.get(stage_of.get(p, ABSENT)) != p), key=lambda peer: (peer in stage_of, peer))
     chosen: dict[str, int] = {}
-    for stage in missing:
+    for stage in missing.stages:
         able = [peer for peer in free if peer not in chosen and (stage != ENDS_STAGE or peer in feeders)]
         # Who can feed is kept for the ends
         if able:
             chosen[min(able, key=lambda peer: (stage != ENDS_STAGE and peer in feeders, free.index(peer)))] = stage
     mine = chosen.get(me)
-    if me in free and (late := int(waited_s / FETCHED_WITHIN_S)):
-        able_to = [stage for stage in missing if stage != ENDS_STAGE or me in feeders]
-        mine = able_to[(free.index(me) + late) % len(able_to)] if able_to else None
-    return point.iteration, HeldSnapshot(mine, point.iteration, point.lineage) if mine is not None else None
+    late = [stage for stage in missing.stages if waited_s[stage] >= FETCHED_WITHIN_S and (stage != ENDS_STAGE or me in feeders)]
+    if me in free and late:
+        mine = late[(free.index(me) + int(max(waited_s[stage] for stage in late) / FETCHED_WITHIN_S)) % len(late)]
+    return next((one for one in missing.snapshots if one.stage == mine), None)
 
 
-def is_in_vain(
-    held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], mine: Sequence[HeldSnapshot], stage_count: int
-) -> bool:
+def _stage_of(offers: Mapping[str, Sequence[HeldSnapshot]], point: MissingStages | SnapshotSet) -> dict[str, int]:
+    """Peer id -> the stage of this set that it has on its disk."""
+    return {
+        peer: held.stage
+        for peer, snapshots in offers.items()
+        for held in reversed(snapshots)
+        if (held.iteration, held.lineage) == (point.iteration, point.lineage)
+    }
+
+
+def is_in_vain(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], me: str, stage_count: int) -> bool:
     """Whether nobody needs what a peer fetches any more: it lies on another disk by now, or a later
     set lies whole on disks.
 
     Args:
         held: what is fetched.
-        offers: peer id -> snapshots on its disk, of all others that wait.
-        mine: on the disk of who fetches.
+        offers: as in `missing_stages`.
+        me: peer id of who fetches.
         stage_count: of the run.
     """
-    point = resume_point({**offers, "": mine}, stage_count)
+    point = resume_point(offers, stage_count)
     is_later_whole = point is not None and not point.missing and point.iteration > held.iteration
-    return is_later_whole or any(held in snapshots for snapshots in offers.values())
+    return is_later_whole or any(held in snapshots for peer, snapshots in offers.items() if peer != me)

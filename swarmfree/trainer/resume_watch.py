@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -52,8 +53,10 @@ there: one that dies again and again takes what only it has away each time, and 
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 FETCHES_AGAIN_S = FETCHED_WITHIN_S + 4.0
 """Who fetches no more may have failed, and another one begins within so long: after some looks."""
-FETCHES_KEPT = 1024
-"""First tries that have ended are remembered, so many of them."""
+TRIES_EACH, TRIED_BY, FETCHES_KEPT = 2, 4, 1024
+"""Of each fetch so many tries of so many peers are waited for as long as they last, the first ones;
+of so many fetches it is remembered who has tried.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,23 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Fetch:
-    """What a member has said last that it fetches, what it told of then, and when that was."""
+    """What a member has said last that it fetches.
+
+    Attributes:
+        member: who says so.
+        what: in its words.
+        offers: what it told of then.
+        is_first: it is one of the first tries.
+        ended_s: since when it says so no more; infinite where it does.
+        silent_s: since when it is asked and does not answer; infinite where it has.
+    """
 
     member: Member
     what: str
     offers: tuple[HeldSnapshot, ...]
-    told_s: float
+    is_first: bool
+    ended_s: float = math.inf
+    silent_s: float = math.inf
 
 
 class ResumeWatch:
@@ -123,7 +137,7 @@ class ResumeWatch:
         self._gained = set[str]()
         self._asked, self._called, self._turns = dict[str, int](), dict[str, int](), itertools.count(1)
         self._fetches: dict[str, _Fetch] = {}
-        self._fetched = deque[tuple[str, str]](maxlen=FETCHES_KEPT)
+        self._tried: dict[str, Counter[str]] = {}
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -140,7 +154,8 @@ class ResumeWatch:
             if answer is not None and answer.coordinator is not None and not answer.waiting_for:
                 self._is_alone = False
                 return
-        answers = await self._ask(self._whom_to_ask(announced))
+        asked = self._whom_to_ask(announced)
+        answers = await self._ask(asked)
         told = {announced[peer].endpoint.member: _usable(answer) for peer, answer in answers.items()}
         # Who has told once need not answer each time; one that cannot be read is told no more
         there = {a.endpoint.member for a in announced.values()}
@@ -173,7 +188,7 @@ class ResumeWatch:
             # announced for a while
             self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
             return
-        who = self._look_who_fetches(announced, answers)
+        who = self._look_who_fetches(announced, {a.endpoint.member.peer_id for a in asked}, answers)
         is_long = now_s - self._gained_s >= WAITED_FOR * timing.join_wait_s
         if who and not is_long:
             self._changed_s = now_s
@@ -194,50 +209,66 @@ class ResumeWatch:
         self._named_s = self._clock.now_s()
 
     def _whom_to_ask(self, announced: Mapping[str, Announcement]) -> list[Announcement]:
-        """Of those that serve, and of all others, who was not asked for longest: there may be more
-        than can be asked in one look, and what one has told is kept.
+        """Of those that serve, of those that fetch, and of all others, who was not asked for
+        longest: there may be more than can be asked in one look, and what one has told is kept.
         """
         self._called = {peer: turn for peer, turn in self._called.items() if peer in announced}
-        by_turn = sorted(announced.values(), key=lambda a: self._called.get(a.endpoint.member.peer_id, 0))
-        serving = [a for a in by_turn if a.state is PeerState.SERVING][: ASKED_MAX // 2]
-        asked = [*serving, *(a for a in by_turn if a not in serving)][:ASKED_MAX]
-        self._called |= {a.endpoint.member.peer_id: next(self._turns) for a in asked}
-        return asked
+        by_turn = sorted(announced, key=lambda peer: self._called.get(peer, 0))
+        serving = [peer for peer in by_turn if announced[peer].state is PeerState.SERVING][: ASKED_MAX // 2]
+        fetching = [peer for peer in by_turn if peer in self._fetches][: ASKED_MAX // 4]
+        asked = list(dict.fromkeys([*serving, *fetching, *by_turn]))[:ASKED_MAX]
+        self._called |= {peer: next(self._turns) for peer in asked}
+        return [announced[peer] for peer in asked]
 
-    def _look_who_fetches(self, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer]) -> str:
+    def _look_who_fetches(
+        self, announced: Mapping[str, Announcement], asked: Collection[str], answers: Mapping[str, PlanAnswer]
+    ) -> str:
         """One that fetches a stage from the run's store, or did a moment ago, in words; empty for
-        nobody. Who is not asked, or does not answer, goes on with it. Of each fetch the first try
-        alone is something that had not been there, and that for as long as it lasts.
+        nobody. Who does not answer goes on with it, until it has been silent for `lease_s`. The
+        first tries alone are something that had not been there, and that for as long as they last.
         """
         now_s = self._clock.now_s()
         for peer, answer in answers.items():
-            before, member, offers = self._fetches.get(peer), announced[peer].endpoint.member, answer.snapshots
-            if before is not None and (before.member, before.what) != (member, answer.held_up):
-                self._note_fetched(peer, before.what)
-            if answer.coordinator is None and answer.held_up:
-                self._fetches[peer] = _Fetch(member, answer.held_up, offers, now_s)
-            elif before is not None and (offers != before.offers or now_s - before.told_s >= FETCHES_AGAIN_S):
-                del self._fetches[peer]  # it has come, or does not
-        for peer in self._fetches.keys() - answers.keys():
-            self._fetches[peer] = replace(self._fetches[peer], told_s=now_s)
-        for peer in self._fetches.keys() - announced.keys():
-            self._note_fetched(peer, self._fetches.pop(peer).what)
-        first = [peer for peer, one in self._fetches.items() if (peer, one.what) not in self._fetched]
+            before, member, what = self._fetches.get(peer), announced[peer].endpoint.member, answer.held_up
+            goes_on = before is not None and before.ended_s == math.inf and (before.member, before.what) == (member, what)
+            if before is not None and not goes_on:
+                self._note_tried(peer, before)
+            if answer.coordinator is None and what:
+                is_first = before.is_first if before is not None and goes_on else self._is_first(peer, what)
+                self._fetches[peer] = _Fetch(member, what, answer.snapshots, is_first)
+            elif before is not None:
+                ended_s = min(before.ended_s, now_s)
+                self._fetches[peer] = replace(before, ended_s=ended_s, is_first=False, silent_s=math.inf)
+                if answer.snapshots != before.offers or now_s - ended_s >= FETCHES_AGAIN_S:
+                    del self._fetches[peer]  # it has come, or does not
+        for peer, one in [(peer, one) for peer, one in self._fetches.items() if peer not in answers]:
+            silent_s = min(one.silent_s, now_s if peer in asked else math.inf)
+            self._fetches[peer] = replace(one, silent_s=silent_s)
+            if peer not in announced or now_s - silent_s >= self._manifest.timing.lease_s:
+                self._note_tried(peer, self._fetches.pop(peer))
+        first = [peer for peer, one in self._fetches.items() if one.is_first]
         if first:
             self._gained_s = now_s
         who = min(first or self._fetches, default="")
         return f"{self._fetches[who].member} {self._fetches[who].what}" if who else ""
 
-    def _note_fetched(self, peer: str, what: str) -> None:
-        """This try has ended. Once: others' tries are not to be forgotten for it."""
-        if (peer, what) not in self._fetched:
-            self._fetched.append((peer, what))
+    def _is_first(self, peer: str, what: str) -> bool:
+        """Whether so few have tried this, and it so seldom, that it may be waited for."""
+        tried: Mapping[str, int] = self._tried.get(what, {})
+        return tried.get(peer, 0) < TRIES_EACH and (peer in tried or len(tried) < TRIED_BY)
+
+    def _note_tried(self, peer: str, one: _Fetch) -> None:
+        """This try has ended, if it had not before; what was tried first is forgotten first."""
+        tried = self._tried.setdefault(one.what, Counter())
+        if one.ended_s == math.inf and (peer in tried or len(tried) < TRIED_BY):
+            tried[peer] += 1
+        if len(self._tried) > FETCHES_KEPT:
+            del self._tried[next(iter(self._tried))]
 
     def _forget(self) -> None:
         """Nobody has told anything."""
         self._offers, self._records, self._sets, self._gained = {}, {}, None, set()
-        self._fetches = {}
-        self._fetched.clear()
+        self._fetches, self._tried = {}, {}
 
     def _look_for_news(self, newest: SnapshotSet, choice: _Choice, sets: Sequence[SnapshotSet]) -> bool:
         """Whether the sets have changed, not who holds them: one that tells of what nobody else has

@@ -7,10 +7,10 @@ Source: elastic harness, tiers of snapshots; protocol, "When all have died".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from swarmfree.policy.resume import resume_point
-from swarmfree.policy.snapshot_store import is_in_vain, to_fetch
+from swarmfree.policy.snapshot_store import is_in_vain, missing_stages, to_fetch
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Note
@@ -23,11 +23,18 @@ from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 
 LOOK_S, LOOK_S_MAX = 1.0, 15.0
 BACKOFF_S = 2.0
-LOOKS_UP_S = 2.0
-"""Who fetches looks as often whether anybody needs that still."""
+SETTLED_S = 10.0
+"""What has been missing for so long is fetched, whoever is about to come, or to tell of something
+else.
+"""
+LOOKS_UP_S, LOOKS_IN_VAIN = 2.0, 3
+"""Who fetches looks as often whether anybody needs that still; once so many looks running have
+found that nobody does, it says so: the one that has it now may be gone a moment later.
+"""
 ANSWERED_WITHIN_S = 15.0
 
-Offers = Mapping[str, tuple[HeldSnapshot, ...]]
+Stored = tuple[HeldSnapshot, ...]
+Offers = Mapping[str, Stored]
 
 
 class SnapshotFetcher:
@@ -57,8 +64,8 @@ class SnapshotFetcher:
         self._told = ""
         self._silent_since_s: float | None = None
         self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
-        self._seen: tuple[Offers, tuple[HeldSnapshot, ...]] = ({}, ())
-        self._seen_s = 0.0
+        self._seen: tuple[Offers, Stored] = ({}, ())
+        self._missing_since_s: dict[HeldSnapshot, float] = {}
         self._hides, self._hidden_until_s = (0, 0), 0.0
         self.fetches = ""
 
@@ -107,36 +114,43 @@ class SnapshotFetcher:
         stored = await self._stored()
         if not stored:
             return False
-        context, me = self._context, self._context.me.peer_id
-        announced, answers = await self._ask()
-        offers = {peer: answer.snapshots for peer, answer in answers.items()} | {me: self._keeper.held()}
-        newest = resume_point(offers, context.manifest.stage_count)
+        announced, answers, offers = await self._ask()
+        newest = resume_point(offers, self._context.manifest.stage_count)
         # Who was away when others decided that much does not go on from before it
         least = newest.iteration if newest is not None and not newest.missing else 0
         if any(answer.goes_on(least) for answer in answers.values()):
             return True
-        feeders = {a.endpoint.member.peer_id for a in announced if a.can_feed}
-        feeders |= {me} if context.ports.tokens is not None else set()
-        if (offers, stored) != self._seen:
-            # Others may be about to come, or to tell of something
-            self._seen, self._seen_s = (offers, stored), context.now_s()
-            return True
-        waited_s, stage_count = context.now_s() - self._seen_s, context.manifest.stage_count
-        iteration, held = to_fetch(me, offers, feeders, stored, stage_count, waited_s)
-        there = {held.stage for snapshots in offers.values() for held in snapshots if held.iteration == iteration}
-        if (iteration, len(there)) > self._hides:  # once for each stage that comes, whatever else others tell
-            self._hides, self._hidden_until_s = (iteration, len(there)), context.now_s() + context.timing.join_wait_s / 2
-        if held is not None:
-            await self._fetch(held)
+        if (held := self._chosen(announced, offers, stored)) is not None:
+            await self._fetch(held, stored)
         return True
 
-    async def _ask(self) -> tuple[list[Announcement], dict[str, PlanAnswer]]:
-        """Who else is announced, and what they answer."""
+    def _chosen(self, announced: Collection[Announcement], offers: Offers, stored: Stored) -> HeldSnapshot | None:
+        """What this peer is to fetch by now; while there is something, an older set is told of no
+        more for a while.
+        """
+        context, me, now_s = self._context, self._context.me.peer_id, self._context.now_s()
+        missing = missing_stages(offers, stored, context.manifest.stage_count)
+        self._missing_since_s = {one: self._missing_since_s.get(one, now_s) for one in missing.snapshots}
+        waited_s = {one.stage: now_s - since_s for one, since_s in self._missing_since_s.items()}
+        is_settled, self._seen = (offers, stored) == self._seen, (offers, stored)
+        due = [stage for stage in missing.stages if is_settled or waited_s[stage] >= SETTLED_S]
+        if not due:
+            return None  # others may be about to come, or to tell of something
+        there = {held.stage for snapshots in offers.values() for held in snapshots if held.iteration == missing.iteration}
+        if (missing.iteration, len(there)) > self._hides:  # once for each stage that comes, whatever else others tell
+            self._hides, self._hidden_until_s = (missing.iteration, len(there)), now_s + context.timing.join_wait_s / 2
+        feeders = {a.endpoint.member.peer_id for a in announced if a.can_feed}
+        held = to_fetch(me, offers, feeders | ({me} if context.ports.tokens is not None else set()), missing, waited_s)
+        return held if held is not None and held.stage in due else None
+
+    async def _ask(self) -> tuple[list[Announcement], dict[str, PlanAnswer], Offers]:
+        """Who else is announced, what they answer, and what all have on their disks."""
         context, me = self._context, self._context.me.peer_id
         announced = [a for a in await context.ports.directory.announcements() if a.endpoint.member.peer_id != me][:ASKED_MAX]
-        return announced, await ask_plans(context.ports.network, announced, context.timing.silence_s / 2)
+        answers = await ask_plans(context.ports.network, announced, context.timing.silence_s / 2)
+        return announced, answers, {peer: answer.snapshots for peer, answer in answers.items()} | {me: self._keeper.held()}
 
-    async def _fetch(self, held: HeldSnapshot) -> None:
+    async def _fetch(self, held: HeldSnapshot, stored: Stored) -> None:
         """Fetch one, unless it has just failed: it may be large."""
         assert self._store is not None, "it has told of this one"
         why, again_s, pause_s = self._failed.get(held, ("", 0.0, BACKOFF_S))
@@ -147,7 +161,8 @@ class SnapshotFetcher:
             self._context.tell(Note(what))
         self.fetches = what
         try:
-            await self._received(held, what)
+            if not await self._received(held, stored, what):
+                return
         except SwarmfreeError as error:
             if str(error) != why:
                 self._context.tell(Note(f"a snapshot is passed over: {error}"))
@@ -160,18 +175,28 @@ class SnapshotFetcher:
         if not self._is_settled:
             await self._load(None)
 
-    async def _received(self, held: HeldSnapshot, what: str) -> None:
-        """Have one come, and say so as long as somebody needs it: no resume waits for it else.
+    async def _received(self, held: HeldSnapshot, stored: Stored, what: str) -> bool:
+        """Have one come, and say so as long as somebody needs it: no resume waits for it else. It
+        is given up where nobody does, and another one is to be fetched here; whether it has come.
 
         Raises:
             SwarmfreeError: it cannot be had.
         """
+        looks = 0
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._failure_of(held))
             while not (await asyncio.wait([fetching], timeout=LOOKS_UP_S))[0]:
-                self.fetches = "" if await self._is_in_vain(held) else what
+                announced, _, offers = await self._ask()
+                is_needed = not is_in_vain(held, offers, self._context.me.peer_id, self._context.manifest.stage_count)
+                looks = 0 if is_needed else looks + 1
+                self.fetches = "" if looks >= LOOKS_IN_VAIN else what
+                if self._chosen(announced, offers, stored) is not None and not self.fetches:
+                    fetching.cancel()
+        if fetching.cancelled():
+            return False
         if (failure := fetching.result()) is not None:
             raise failure
+        return True
 
     async def _failure_of(self, held: HeldSnapshot) -> SwarmfreeError | None:
         """Have one come; why it does not."""
@@ -181,12 +206,6 @@ class SnapshotFetcher:
         except SwarmfreeError as error:
             return error
         return None
-
-    async def _is_in_vain(self, held: HeldSnapshot) -> bool:
-        """Whether nobody needs what is being fetched any more."""
-        answers = (await self._ask())[1]
-        offers = {peer: answer.snapshots for peer, answer in answers.items()}
-        return is_in_vain(held, offers, self._keeper.held(), self._context.manifest.stage_count)
 
     async def _stored(self) -> tuple[HeldSnapshot, ...]:
         """What the store has; nothing where it does not say so in time, which is told of once."""

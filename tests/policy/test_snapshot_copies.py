@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, removed_before, to_fetch, turns_before
+from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, missing_stages, removed_before, to_fetch, turns_before
 from swarmfree.protocol.messages import HeldSnapshot
 from tests.policy.test_resume import L, M, held
 
@@ -52,6 +54,18 @@ def test_what_is_older_than_the_last_two_sets_goes(stored: list[HeldSnapshot], b
 STORED = [held(0, 8), held(1, 8), held(2, 8)]
 
 
+def chosen_by(
+    peer: str,
+    offers: Mapping[str, Sequence[HeldSnapshot]],
+    feeders: Collection[str],
+    stored: Sequence[HeldSnapshot],
+    waited_s: float = 0.0,
+) -> HeldSnapshot | None:
+    """What it fetches, once all that is missing has been so for a while."""
+    missing = missing_stages(offers, stored, 3)
+    return to_fetch(peer, offers, feeders, missing, dict.fromkeys(missing.stages, waited_s))
+
+
 @pytest.mark.parametrize(
     ("offers", "stored", "expected"),
     [
@@ -75,9 +89,9 @@ def test_each_stage_that_no_disk_has_is_fetched_by_one_peer(
     offers: dict[str, list[HeldSnapshot]], stored: list[HeldSnapshot], expected: dict[str, int]
 ) -> None:
     """The ends by one that can feed, here a."""
-    chosen = {peer: to_fetch(peer, offers, {"a"}, stored, 3, 0.0) for peer in offers}
-    assert {peer: held.stage for peer, (_, held) in chosen.items() if held is not None} == expected
-    assert {iteration for iteration, _ in chosen.values()} == ({stored[0].iteration} if expected else {0})
+    chosen = {peer: chosen_by(peer, offers, {"a"}, stored) for peer in offers}
+    assert {peer: held.stage for peer, held in chosen.items() if held is not None} == expected
+    assert {held.iteration for held in chosen.values() if held is not None} == ({stored[0].iteration} if expected else set())
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.sampled_from([*STORED, held(0, 4), held(1, 9)]), max_size=2)))
@@ -88,7 +102,7 @@ def test_every_stage_comes_to_a_disk(disks: dict[str, list[HeldSnapshot]]) -> No
     offers = {f"peer {number}": list[HeldSnapshot]() for number in range(3)} | disks
     feeders = {"peer 0", *(peer for peer in disks if peer < "c")}
     for _ in range(2):
-        chosen = {peer: to_fetch(peer, offers, feeders, STORED, 3, 0.0)[1] for peer in offers}
+        chosen = {peer: chosen_by(peer, offers, feeders, STORED) for peer in offers}
         fetched = [held for held in chosen.values() if held is not None]
         assert len(fetched) == len(set(fetched)), "no stage twice"
         assert all(held.stage or peer in feeders for peer, held in chosen.items() if held is not None)
@@ -101,8 +115,23 @@ def test_every_stage_comes_to_a_disk(disks: dict[str, list[HeldSnapshot]]) -> No
 def test_what_nobody_fetches_in_time_is_fetched_by_others() -> None:
     """Whoever was to do so may not reach the store: each of the others takes each stage in turn."""
     offers = {"a": [held(0, 8)], "b": [], "c": [], "d": []}
-    assert to_fetch("d", offers, {"a"}, STORED, 3, 0.0)[1] is None
-    late = [to_fetch("d", offers, {"a"}, STORED, 3, rounds * FETCHED_WITHIN_S)[1] for rounds in (1.5, 2.5)]
+    assert chosen_by("d", offers, {"a"}, STORED) is None
+    late = [chosen_by("d", offers, {"a"}, STORED, rounds * FETCHED_WITHIN_S) for rounds in (1.5, 2.5)]
     stages = {one.stage for one in late if one is not None}
     assert stages == {1, 2}
-    assert to_fetch("a", offers, {"a"}, STORED, 3, 9 * FETCHED_WITHIN_S)[1] is None, "who has its stage is not free"
+    assert chosen_by("a", offers, {"a"}, STORED, 9 * FETCHED_WITHIN_S) is None, "who has its stage is not free"
+
+
+def test_each_stage_has_a_clock_of_its_own() -> None:
+    """Another one that has just gone begins nobody's anew, and is nobody's to fetch but its own
+    one's: of those that can feed where it is the ends.
+    """
+    offers: dict[str, list[HeldSnapshot]] = {"a": [], "b": [], "c": [], "d": []}
+    missing = missing_stages(offers, STORED, 3)
+    for rounds in (1.0, 2.0, 3.0):
+        waited_s = {0: 0.0, 1: rounds * FETCHED_WITHIN_S, 2: 0.5 * FETCHED_WITHIN_S}
+        assert to_fetch("d", offers, {"a"}, missing, waited_s) == held(1, 8)
+    assert to_fetch("d", offers, {"a"}, missing, {0: 99.0, 1: 0.0, 2: 0.0}) is None
+    both = [to_fetch("d", offers, {"a"}, missing, {0: 0.0, 1: rounds * FETCHED_WITHIN_S, 2: 25.0}) for rounds in (1.3, 2.3)]
+    assert both == [held(1, 8), held(2, 8)], "the one that is missing for longer tells whose turn it is"
+    assert to_fetch("d", offers, {"a"}, missing, {0: 0.0, 1: 0.99 * FETCHED_WITHIN_S, 2: 0.0}) is None

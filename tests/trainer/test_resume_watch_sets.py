@@ -5,11 +5,13 @@ long it waits where they come and go.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
+from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import GetRecord, HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import Endpoint, Founder, Member
@@ -17,9 +19,19 @@ from swarmfree.protocol.order import Halting
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.founder_watch import ASKED_MAX
-from swarmfree.trainer.resume_watch import FETCHES_AGAIN_S, HOLDERS_ASKED, LOOK_S, SETS_COMPARED, WAITED_FOR
+from swarmfree.trainer.resume_watch import (
+    FETCHES_AGAIN_S,
+    FETCHES_KEPT,
+    HOLDERS_ASKED,
+    LOOK_S,
+    SETS_ASKED,
+    SETS_COMPARED,
+    TRIED_BY,
+    TRIES_EACH,
+    WAITED_FOR,
+)
 from tests.builders import make_record
-from tests.trainer.test_resume_watch import TIMING, WHOLE, L, World, announced, come_back, holds, sides
+from tests.trainer.test_resume_watch import BACK, TIMING, WHOLE, L, World, announced, asleep, come_back, holds, sides
 
 
 def adds(world: World, name: str, last: Record, stages: Iterable[int] = range(3)) -> None:
@@ -271,7 +283,7 @@ FETCHES = PlanAnswer(None, "", held_up="fetches stage 2 before iteration 50 from
 
 @pytest.mark.parametrize("is_announced", [False, True])
 async def test_one_that_dies_again_and_again_as_it_fetches_holds_up_nobody(*, is_announced: bool) -> None:
-    """Its first try alone is something that had not been there."""
+    """Its first tries alone are something that had not been there."""
     world, begun_s, lives = World(a=holds(0), b=holds(1)), 100.0, itertools.count(1)
     while len(world.named) == 1 and world.time_s < begun_s + 900.0:
         shown, world.answers["c"] = announced("c"), FETCHES
@@ -282,19 +294,85 @@ async def test_one_that_dies_again_and_again_as_it_fetches_holds_up_nobody(*, is
             del world.there["c"]
         del world.answers["c"]
         await world.look(20.0)
-    assert (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < (WAITED_FOR + 2) * TIMING.join_wait_s + 50.0
+    tries_s = TRIES_EACH * 70.0
+    assert (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < (WAITED_FOR + 1) * TIMING.join_wait_s + tries_s
     assert not world.named[-1].is_whole
+
+
+async def fails_again_and_again(world: World, peers: Iterable[str], fetch_s: float) -> float:
+    """Each fetches for so long and fails, one after the other; how long that was waited for."""
+    begun_s = world.time_s
+    for peer in peers:
+        world.there[peer], world.answers[peer] = announced(peer), FETCHES
+        await world.look(fetch_s)
+        world.answers[peer] = PlanAnswer(None, "")
+        await world.look(3.0)
+        if len(world.named) > 1:
+            break
+    return world.time_s - begun_s
 
 
 async def test_one_whose_fetch_fails_again_and_again_holds_up_nobody() -> None:
     """Whether it begins again at once or after a pause."""
-    world, begun_s = World(a=holds(0), b=holds(1), c=FETCHES), 100.0
-    while len(world.named) == 1 and world.time_s < begun_s + 900.0:
-        world.answers["c"] = FETCHES
-        await world.look(90.0)
-        world.answers["c"] = PlanAnswer(None, "")
-        await world.look(3.0)
-    assert 90.0 + (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < 90.0 + (WAITED_FOR + 2) * TIMING.join_wait_s
+    waited_s = await fails_again_and_again(World(a=holds(0), b=holds(1)), ["c"] * 20, 90.0)
+    assert 0 < waited_s - TRIES_EACH * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
+
+
+async def test_many_whose_fetches_fail_hold_up_nobody() -> None:
+    """As many as are announced may try, each of which had not been there."""
+    waited_s = await fails_again_and_again(World(a=holds(0), b=holds(1)), (f"v{number}" for number in range(40)), 90.0)
+    assert 0 < waited_s - TRIED_BY * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
+    world = World(a=holds(0), b=holds(1))
+    await fails_again_and_again(world, (f"v{number}" for number in range(TRIED_BY - 1)), 90.0)
+    world.answers["late"], world.there["late"] = FETCHES, announced("late")
+    await fails_again_and_again(world, ("w0", "w1"), 90.0)
+    assert await world.look(900.0) == [], "few have tried when it began"
+    again = World(a=holds(0), b=holds(1))
+    await fails_again_and_again(again, (f"v{number}" for number in range(TRIED_BY)), 5.0)
+    again.answers["v0"] = FETCHES
+    assert await again.look(900.0) == [], "it is one of those few"
+
+
+async def test_who_says_again_soon_that_it_fetches_is_waited_for_once_more() -> None:
+    """Another disk had it for a moment, say, and is gone."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await world.look(60.0)
+    world.answers["c"] = PlanAnswer(None, "")
+    await world.look(10.0)
+    world.answers["c"] = FETCHES
+    assert await world.look(900.0) == []
+
+
+async def test_who_has_said_once_that_it_fetches_and_answers_no_more_is_forgotten() -> None:
+    """Though it is announced, and an older set is whole; it is asked in each look, however many
+    others there are.
+    """
+    world = World(a=holds(0), b=holds(1), c=holds(2), v=FETCHES)
+    many = {f"n{number:03}": announced(f"n{number:03}") for number in range(2 * ASKED_MAX)}
+    world.there = many | world.there
+    world.answers |= dict.fromkeys(many, PlanAnswer(None, ""))
+    assert await world.look(60.0) == []
+    assert all("v" in {a.endpoint.member.peer_id for a in world.watch._whom_to_ask(world.there)} for _ in range(3))
+    del world.answers["v"]
+    assert await world.look(TIMING.lease_s - LOOK_S) == []
+    world.answers["v"] = FETCHES
+    assert await world.look(5.0) == []
+    del world.answers["v"]
+    assert await world.look(TIMING.lease_s - LOOK_S) == [], "it has answered meanwhile"
+    assert [one.is_whole for one in await world.look(TIMING.silence_s + TIMING.coordinator_silence_s)] == [True]
+
+
+async def test_what_is_fetched_is_remembered_for_many_and_not_for_all() -> None:
+    """However many somebody invents, and however many try."""
+    crowd = World(a=holds(0), b=holds(1))
+    await fails_again_and_again(crowd, (f"v{number}" for number in range(2 * TRIED_BY)), 5.0)
+    assert crowd.watch._tried == {FETCHES.held_up: {f"v{number}": 1 for number in range(TRIED_BY)}}
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    for number in range(FETCHES_KEPT + 5):
+        world.answers["c"] = replace(FETCHES, held_up=f"fetches {number}")
+        await world.watch._look()
+    assert len(world.watch._tried) == FETCHES_KEPT
+    assert "fetches 0" not in world.watch._tried
 
 
 async def test_a_fetch_that_has_ended_is_remembered_once() -> None:
@@ -307,7 +385,7 @@ async def test_a_fetch_that_has_ended_is_remembered_once() -> None:
     await world.look(5.0)
     del world.there["c"], world.answers["c"]
     await world.look(5.0)
-    assert list(world.watch._fetched) == [("c", FETCHES.held_up)]
+    assert world.watch._tried == {FETCHES.held_up: {"c": 2}}
 
 
 async def test_who_fetches_is_not_forgotten_where_it_does_not_answer_for_a_moment() -> None:
@@ -340,3 +418,153 @@ async def test_parts_of_which_nobody_waits_hide_none() -> None:
     world.there["p"], world.answers["p"] = announced("p"), PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 60, part.lineage()),))
     assert await world.look(20.0) == []
     assert any("with the rest of iteration 60" in said for said in world.said)
+
+
+async def test_another_one_that_begins_as_one_has_failed_is_waited_for() -> None:
+    """It takes the stage after `FETCHED_WITHIN_S`; an older set is whole on the disks meanwhile."""
+    world = World(v=FETCHES, w=PlanAnswer(None, ""))
+    adds(world, "old", make_record(iteration=39))
+    assert await world.look(10.0) == []
+    world.answers["v"] = PlanAnswer(None, "")
+    assert await world.look(FETCHED_WITHIN_S + 2 * LOOK_S) == []
+    world.answers["w"] = FETCHES
+    assert await world.look(60.0) == []
+
+
+def test_who_says_that_it_serves_has_half_of_the_places_and_nobody_has_two() -> None:
+    """Beside as many as can be asked at once that were not asked for longer."""
+    world = World()
+    serving = {f"s{number:03}": announced(f"s{number:03}", serves=True) for number in range(ASKED_MAX)}
+    others = {f"n{number:03}": announced(f"n{number:03}") for number in range(ASKED_MAX)}
+    first = [a.endpoint.member.peer_id for a in world.watch._whom_to_ask(others | serving)]
+    assert sum(peer in serving for peer in first) == ASKED_MAX // 2
+    few = World().watch._whom_to_ask({"s000": serving["s000"]} | others)
+    assert len(set(first)) == len({a.endpoint.member.peer_id for a in few}) == ASKED_MAX
+
+
+async def test_when_those_were_asked_that_are_gone_is_forgotten() -> None:
+    """However many come with a name of their own."""
+    world = World()
+    for number in range(20):
+        world.there, world.answers = {}, {}
+        adds(world, f"peer{number}", make_record(iteration=9, base=str(number)))
+        await world.look(LOOK_S)
+    assert set(world.watch._called) == set(world.watch._asked) == set(world.there)
+
+
+async def test_a_pause_that_is_held_up_where_one_is_passed_over_is_no_fetch() -> None:
+    """It says so as it coordinates."""
+    world = asleep(**BACK)
+    world.answers["sleeper"] = replace(world.answers["sleeper"], held_up="cannot pause yet: stage 1 lies on no disk")
+    assert len(await world.look(TIMING.silence_s + 2 * LOOK_S)) == 1
+
+
+async def tries(world: World, peer: str, times: int) -> None:
+    """It fetches as often, and fails."""
+    for _ in range(times):
+        world.answers[peer] = FETCHES
+        await world.look(3.0)
+        world.answers[peer] = PlanAnswer(None, "")
+        await world.look(3.0)
+
+
+async def test_a_first_try_is_named_before_anothers_later_one() -> None:
+    """It is what is waited for so long."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await tries(world, "c", TRIES_EACH)
+    world.answers["c"] = world.answers["d"] = FETCHES
+    world.there["d"] = announced("d")
+    await world.look(3.0)
+    assert "d.111 fetches" in world.said[-1]
+
+
+async def test_who_fetched_before_somebody_led_and_is_silent_since_is_not_waited_for() -> None:
+    """It is announced still."""
+    world = World(a=holds(0), b=holds(1), d=holds(2), c=FETCHES)
+    for says in (FETCHES, PlanAnswer(None, "", announced("c").endpoint)):
+        world.answers["c"] = says
+        assert await world.look(3.0) == []
+    del world.answers["c"]
+    assert len(await world.look(TIMING.silence_s + 2 * LOOK_S)) == 1
+
+
+async def test_tries_that_failed_before_somebody_led_were_others() -> None:
+    """The next one is the first one since, for as long as it lasts."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await tries(world, "c", TRIES_EACH)
+    world.answers["c"] = PlanAnswer(None, "", announced("c").endpoint)
+    assert await world.look(3.0) == []
+    world.answers["c"] = FETCHES
+    assert await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []
+
+
+async def test_those_that_invent_sets_and_tell_of_anothers_hide_it_not() -> None:
+    """Each set is asked for by who of those that have it was not asked for longest."""
+    world, late = World(), sides()
+    come_back(late)
+    world.left |= late.left
+    adds(world, "old", make_record(iteration=39))
+    world.there["many0"], world.answers["many0"] = late.there["many0"], late.answers["many0"]
+    for second in range(6):
+        for number in range(SETS_ASKED // 2):
+            invented = (HeldSnapshot(2, 900 + k, f"{second:03}{number:03}{k:058x}") for k in range(3))
+            world.there[f"0{number}"] = announced(f"0{number}")
+            world.answers[f"0{number}"] = PlanAnswer(None, "", snapshots=(*world.answers["many0"].snapshots, *invented))
+        assert await world.look(LOOK_S) == []
+    assert any("with the rest of iteration 50" in said for said in world.said)
+
+
+async def test_anothers_first_try_of_the_same_stage_is_news() -> None:
+    """One that could not is not why it is not waited for."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await tries(world, "c", TRIES_EACH + 1)
+    world.there["d"], world.answers["d"] = announced("d"), FETCHES
+    assert await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []
+
+
+async def test_a_fetch_that_begins_late_is_waited_for_at_once() -> None:
+    """Whenever the next genesis would be named."""
+    for second in range(12):
+        world = World(a=holds(0), b=holds(1))
+        await world.look((WAITED_FOR + 1) * TIMING.join_wait_s + second)
+        world.there["c"], world.answers["c"] = announced("c"), FETCHES
+        assert await world.look(60.0) == []
+
+
+async def test_who_tells_the_same_as_it_fetches_no_more_has_failed_and_who_is_gone_is_not_waited_for() -> None:
+    """Though it has an older one on its disk."""
+    world = World()
+    adds(world, "old", make_record(iteration=39))
+    world.answers["old2"] = replace(world.answers["old2"], held_up=FETCHES.held_up)
+    assert await world.look(10.0) == []
+    world.answers["old2"] = replace(world.answers["old2"], held_up="")
+    assert await world.look(FETCHED_WITHIN_S) == []
+    world.there["c"], world.answers["c"] = announced("c"), FETCHES
+    assert await world.look(10.0) == []
+    del world.there["c"], world.answers["c"]
+    assert len(await world.look(TIMING.silence_s + 2 * LOOK_S)) == 1
+
+
+async def test_those_that_fetch_have_a_fourth_of_the_places_and_are_silent_only_where_they_are_asked() -> None:
+    """However many say so: others may have what is fetched."""
+    fetching = {f"f{number:03}": announced(f"f{number:03}") for number in range(2 * ASKED_MAX)}
+    world = World(a=holds(0), b=holds(1), s=holds(2))
+    serving = announced("s", serves=True)
+    world.there = fetching | world.there | {"s": serving}
+    world.watch._look_who_fetches(world.there, (), dict.fromkeys(fetching, FETCHES))
+    newcomers = {f"n{number:03}": announced(f"n{number:03}") for number in range(ASKED_MAX)}
+    world.watch._called = dict.fromkeys(newcomers, 1)
+    asked = {a.endpoint.member.peer_id for a in world.watch._whom_to_ask(newcomers | {"s": serving} | fetching)}
+    assert "s" in asked, "though it was asked last"
+    world.watch._called = dict.fromkeys(fetching, 1)
+    asked = {a.endpoint.member.peer_id for a in world.watch._whom_to_ask(newcomers | fetching)}
+    assert len(asked & fetching.keys()) == ASKED_MAX // 4
+    world.time_s += 2 * TIMING.lease_s
+    for seconds in (0.0, TIMING.lease_s):
+        world.time_s += seconds
+        world.watch._look_who_fetches(world.there, {"f000"}, {})
+    assert len(world.watch._fetches) == 2 * ASKED_MAX - 1
+    assert "f000" not in world.watch._fetches
+    world.watch._look_who_fetches(world.there, {"f001"}, {})
+    world.watch._look_who_fetches(world.there, {"f001"}, {"f001": PlanAnswer(None, "")})
+    assert world.watch._fetches["f001"].silent_s == math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +13,8 @@ from swarmfree.policy.snapshot_store import is_in_vain
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import ABSENT
-from swarmfree.trainer import snapshot_fetcher
-from swarmfree.trainer.snapshot_fetcher import SnapshotFetcher
+from swarmfree.sim.loop import run_virtual
+from swarmfree.trainer.snapshot_fetcher import LOOKS_IN_VAIN, LOOKS_UP_S, SnapshotFetcher
 
 L = "a" * 64
 OLD, NEW = HeldSnapshot(1, 10, L), HeldSnapshot(1, 20, L)
@@ -26,9 +27,9 @@ class World:
         self.disk, self.there, self.told = list(mine), list(stored), list[str]()
         self.said = list[str]()
         self.fetched, self.refuses, self.loaded, self.now_s = list[HeldSnapshot](), "", 0, 0.0
-        self.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
+        self.other, self.crowd = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),)), 0
         timing = SimpleNamespace(silence_s=2.0, join_wait_s=60.0)
-        ports = SimpleNamespace(snapshot_store=self, directory=self, network=self, tokens=None)
+        self.ports = ports = SimpleNamespace(snapshot_store=self, directory=self, network=self, tokens=None)
         context = SimpleNamespace(
             ports=ports,
             timing=timing,
@@ -36,9 +37,10 @@ class World:
             me=SimpleNamespace(peer_id="me"),
             now_s=lambda: self.now_s,
             tell=lambda event: self.told.append(event.text),
+            rng=random.Random(0),
         )
         self.state = SimpleNamespace(coordinator=None, stage=ABSENT, is_from_disk=False)
-        member = SimpleNamespace(replica_state=self.state, hears_coordinator=False)
+        self.member = member = SimpleNamespace(replica_state=self.state, hears_coordinator=False)
         keeper = SimpleNamespace(held=lambda: tuple(self.disk), arrived=self.disk.append)
         self.fetcher = SnapshotFetcher(cast("Any", context), cast("Any", member), cast("Any", keeper), self.load)
 
@@ -62,8 +64,9 @@ class World:
             raise SwarmfreeError("it is not what was uploaded")
 
     async def announcements(self) -> list[Any]:
-        """The other one."""
-        return [SimpleNamespace(endpoint=SimpleNamespace(member=SimpleNamespace(peer_id="other")), can_feed=True)]
+        """The other one, and as many more."""
+        members = [SimpleNamespace(peer_id=f"other{number or ''}") for number in range(1 + self.crowd)]
+        return [SimpleNamespace(endpoint=SimpleNamespace(member=member), can_feed=True) for member in members]
 
     async def call(self, *_: object, **__: object) -> Any:
         """What it says."""
@@ -131,28 +134,86 @@ async def test_what_cannot_be_fetched_leaves_what_there_is() -> None:
         ((HeldSnapshot(0, 10, L), HeldSnapshot(1, 10, "b" * 64)), True),
     ],
 )
-async def test_what_nobody_needs_any_more_is_fetched_in_silence(
-    tells: tuple[HeldSnapshot, ...], *, is_needed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_needs_any_more_is_fetched_in_silence(tells: tuple[HeldSnapshot, ...], *, is_needed: bool) -> None:
     """Another disk has it by now, so that no resume waits for it; whoever said so may have lied, or
-    die. A part of a later set, or an older one, needs it still.
+    die. A part of a later set, or an older one, needs it still; and it has to be so in some looks
+    running.
     """
-    monkeypatch.setattr(snapshot_fetcher, "LOOKS_UP_S", 0.01)
     world, before = World((OLD,), (NEW,)), PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
+    there, few = PlanAnswer(None, "", snapshots=tells), LOOKS_IN_VAIN - 1
+    looks = [before, *[there] * few, before, *[there] * few, there, there, before]
 
     async def slow(held: HeldSnapshot) -> None:
         world.fetched.append(held)
-        for other in (before, PlanAnswer(None, "", snapshots=tells), before):
-            world.other = other
-            await asyncio.sleep(0.1)
+        await asyncio.sleep(LOOKS_UP_S / 2)
+        for world.other in looks:
+            await asyncio.sleep(LOOKS_UP_S)
             world.said.append(world.fetcher.fetches)
 
     world.fetch = slow  # type: ignore[method-assign]
+    run_virtual(lambda: looks_twice(world))
+    assert (world.fetched, world.loaded) == ([NEW], 1)
+    said = [bool(said) for said in world.said]
+    assert said == [True] * (len(looks) - 3) + [is_needed, is_needed, True]
+    assert world.fetcher.fetches == ""
+
+
+async def looks_twice(world: World) -> None:
+    """So that it fetches."""
     for _ in range(2):
         await world.fetcher._look()
-    assert (world.fetched, world.loaded) == ([NEW], 1)
-    assert [bool(said) for said in world.said] == [True, is_needed, True]
-    assert world.fetcher.fetches == ""
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_what_nobody_needs_any_more_gives_way_to_what_is_missing(*, has_another: bool) -> None:
+    """Only where there is something else to fetch: whoever has it now may be gone a moment later.
+    It has not failed then.
+    """
+    ends = HeldSnapshot(0, 20, L)
+    world, ended_s = World((), (ends, NEW) if has_another else (ends,)), list[float]()
+    world.ports.tokens, world.other = object(), PlanAnswer(None, "")
+
+    async def slow(held: HeldSnapshot) -> None:
+        world.fetched.append(held)
+        world.other = PlanAnswer(None, "", snapshots=(ends,))
+        try:
+            await asyncio.sleep(600.0)
+        finally:
+            ended_s.append(asyncio.get_running_loop().time())
+
+    world.fetch = slow  # type: ignore[method-assign]
+
+    async def play() -> None:
+        begun_s = asyncio.get_running_loop().time()
+        await looks_twice(world)
+        ended_s[:] = [one_s - begun_s for one_s in ended_s]
+        await world.fetcher._look()
+
+    run_virtual(play)
+    assert [one.stage for one in world.fetched] == ([0, 1] if has_another else [0])
+    assert world.loaded == 1
+    assert ended_s[0] == (6.0 if has_another else 600.0)
+    assert not any("passed over" in line for line in world.told)
+
+
+@pytest.mark.parametrize(("comes_s", "begun_s"), [(1.0, 10.0), (1000.0, 1.0)])
+def test_what_stays_missing_is_fetched_whoever_comes_and_goes(comes_s: float, begun_s: float) -> None:
+    """Others that are about to come may have it: where nobody new does, it is fetched at once."""
+    world, fetched_s = World((OLD,), (NEW,)), list[float]()
+
+    async def fetch(held: HeldSnapshot) -> None:
+        fetched_s.append(world.now_s)
+        world.disk.append(held)
+
+    async def play() -> None:
+        for second in range(30):
+            world.now_s = float(second)
+            world.crowd = int(second / comes_s)
+            await world.fetcher._look()
+
+    world.fetch = fetch  # type: ignore[method-assign]
+    run_virtual(play)
+    assert fetched_s == [begun_s]
 
 
 async def test_each_stage_that_comes_hides_what_is_older_once_more() -> None:
@@ -171,7 +232,7 @@ async def test_each_stage_that_comes_hides_what_is_older_once_more() -> None:
             world.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
         await world.fetcher._look()
         shown.append(bool(world.fetcher.offered()))
-    assert shown == [True, False, True, True, False, False, True, True]
+    assert shown == [True, False, True, False, False, False, True, True]
 
 
 async def test_one_that_slept_does_not_keep_others_from_fetching() -> None:
@@ -192,12 +253,14 @@ async def test_one_that_slept_does_not_keep_others_from_fetching() -> None:
 def test_a_later_set_that_is_whole_needs_no_fetch() -> None:
     """An older one, or a part, does."""
     whole = {"a": (HeldSnapshot(0, 30, L),), "b": (HeldSnapshot(1, 30, L),)}
-    assert is_in_vain(NEW, whole, (), 2)
-    assert is_in_vain(NEW, {"a": whole["a"]}, whole["b"], 2), "its own part counts"
-    assert not is_in_vain(NEW, {"a": ()}, (NEW,), 2), "and does not by itself"
-    assert not is_in_vain(HeldSnapshot(1, 30, "b" * 64), whole, (), 2)
-    assert not is_in_vain(NEW, whole, (), 3)
-    assert not is_in_vain(NEW, {}, (), 2)
+    mine: dict[str, tuple[HeldSnapshot, ...]] = {"me": (NEW,)}
+    assert is_in_vain(NEW, whole, "me", 2)
+    assert is_in_vain(NEW, {"a": whole["a"], "me": whole["b"]}, "me", 2), "its own part counts"
+    assert not is_in_vain(NEW, mine | {"a": ()}, "me", 2), "and does not by itself"
+    assert is_in_vain(NEW, mine, "a", 2)
+    assert not is_in_vain(HeldSnapshot(1, 30, "b" * 64), whole, "me", 2)
+    assert not is_in_vain(NEW, whole, "me", 3)
+    assert not is_in_vain(NEW, {}, "me", 2)
 
 
 async def test_a_store_that_refuses_is_told_of_once() -> None:
@@ -235,3 +298,78 @@ async def test_who_has_got_a_place_meanwhile_keeps_what_it_holds() -> None:
     for _ in range(2):
         await world.fetcher._look()
     assert (world.fetched, world.loaded) == ([NEW], 0)
+
+
+def test_what_is_older_is_hidden_anew_where_all_die_once_more() -> None:
+    """They have gone on meanwhile, and nothing later lies anywhere."""
+    world = World((OLD,), (HeldSnapshot(0, 20, L), NEW))
+    world.fetch = lambda _: asyncio.sleep(60.0)  # type: ignore[method-assign,assignment]
+    is_shown = list[bool]()
+
+    async def play() -> None:
+        for world.now_s, is_led in ((0.0, False), (100.0, True), (200.0, False)):
+            world.state.coordinator, world.member.hears_coordinator = object() if is_led else None, is_led
+            async with asyncio.TaskGroup() as group:
+                kept = group.create_task(world.fetcher.keep())
+                await asyncio.sleep(5.0)
+                kept.cancel()
+            is_shown.append(bool(world.fetcher.offered()))
+
+    run_virtual(play)
+    assert is_shown == [False, True, False]
+
+
+async def test_one_whose_stage_comes_and_goes_hides_nothing_again() -> None:
+    """As many stages lay on disks before."""
+    world = World((OLD,), (NEW, HeldSnapshot(0, 20, L)))
+    gone, back = PlanAnswer(None, ""), world.other
+
+    async def never(held: HeldSnapshot) -> None:
+        raise SwarmfreeError("disk full")
+
+    world.fetch = never  # type: ignore[method-assign]
+    for number in range(40):
+        world.now_s, world.other = number * 2.0, back if number // 4 % 2 else gone
+        await world.fetcher._look()
+    assert world.fetcher.offered() == (OLD,)
+
+
+def test_a_later_set_that_is_whole_with_its_own_part_is_all_that_is_needed() -> None:
+    """The other part came as it fetched."""
+    world = World((HeldSnapshot(1, 30, L),), (NEW,))
+
+    async def slow(_: HeldSnapshot) -> None:
+        world.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 30, L),))
+        await asyncio.sleep(LOOKS_UP_S * (LOOKS_IN_VAIN + 1))
+        world.said.append(world.fetcher.fetches)
+
+    world.fetch = slow  # type: ignore[method-assign]
+    run_virtual(lambda: looks_twice(world))
+    assert world.said == [""]
+
+
+async def test_others_are_asked_and_not_for_long() -> None:
+    """Its own plan, and who is silent, keep it from nothing."""
+    world = World((OLD,), (NEW,))
+    shown, real, asked = await world.announcements(), world.call, list[tuple[str, float]]()
+    me = SimpleNamespace(endpoint=SimpleNamespace(member=SimpleNamespace(peer_id="me")), can_feed=True)
+
+    async def call(to: Any, *_: object, silence_s: float) -> Any:
+        asked.append((to.member.peer_id, silence_s))
+        return await real()
+
+    world.call, world.announcements = call, lambda: asyncio.sleep(0, [me, *shown])  # type: ignore[method-assign,assignment]
+    await world.fetcher._look()
+    assert asked == [("other", 1.0)]
+
+
+def test_what_has_just_gone_is_not_fetched_for_what_has_long_been_missing() -> None:
+    """Its holder may be back in a moment; and only those that can feed are chosen for the ends."""
+    world, ends = World((), (HeldSnapshot(0, 20, L), NEW)), HeldSnapshot(0, 20, L)
+    feeds = SimpleNamespace(endpoint=SimpleNamespace(member=SimpleNamespace(peer_id="a")), can_feed=True)
+    chosen = list[HeldSnapshot | None]()
+    for world.now_s, theirs in ((0.0, (NEW,)), (15.0, ()), (16.0, ())):
+        chosen.append(world.fetcher._chosen(cast("Any", [feeds]), {"a": (), "z": theirs, "me": ()}, (ends, NEW)))
+    assert chosen == [None, None, NEW]
+    feeds.can_feed = False
+    assert world.fetcher._chosen(cast("Any", [feeds]), {"a": (), "z": (), "me": ()}, (ends, NEW)) is None, "a has that one"
