@@ -126,3 +126,67 @@ def test_one_that_was_overtaken_in_its_turn_or_by_a_copy_is_refused(*, is_copied
         return asked.result()
 
     assert play(story) == "unproven"
+
+
+def test_one_that_was_overtaken_is_refused_at_once() -> None:
+    """Nothing that comes later makes it the one that was decided."""
+
+    async def story(alone: Alone) -> tuple[str, float]:
+        entry, member = await next_record(alone), alone.stage_member
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(word(member.commit(Commit(replace(entry, loss_bits=float64_bits(2.0))), D)))
+            await asyncio.sleep(0.1)
+            await word(member.commit(Commit(voted(entry, A.member, SIBLING.member, ME.member)), A))
+            await member.heartbeat(A, Heartbeat(at(2, iteration=1), 0, 0.0))
+            began_s = alone.context.now_s()
+        return asked.result(), round(alone.context.now_s() - began_s, 1)
+
+    assert play(story) == ("unproven", 0.0)
+
+
+def test_one_of_which_a_copy_that_came_meanwhile_knows_nothing_is_refused() -> None:
+    """Nobody tells whether it was decided."""
+
+    async def story(alone: Alone) -> str:
+        entry, member = await next_record(alone), alone.stage_member
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(word(member.commit(Commit(replace(entry, loss_bits=float64_bits(2.0))), D)))
+            await asyncio.sleep(0.1)
+            last = replace(entry, iteration=3, before="e" * 64)
+            await member.install(TERM, 1, 4, last.lineage(), last, is_copy=True)
+            await member.heartbeat(A, Heartbeat(at(2, iteration=4), 0, 0.0, lineage=last.lineage()))
+        return asked.result()
+
+    assert play(story) == "unproven"
+
+
+def test_one_from_before_what_a_copy_knows_is_answered_as_decided() -> None:
+    """It was not held: whoever repeats it goes on."""
+
+    async def story(alone: Alone) -> str:
+        entry = await next_record(alone)
+        last = replace(entry, iteration=3, before="e" * 64)
+        await alone.stage_member.install(TERM, 1, 4, last.lineage(), last, is_copy=True)
+        return await word(alone.stage_member.commit(Commit(voted(entry, A.member, SIBLING.member, ME.member)), A))
+
+    assert play(story) == "Committed"
+
+
+def test_one_that_stays_unproven_is_refused_when_the_time_is_up() -> None:
+    """And is looked at then, not all the time."""
+
+    async def story(alone: Alone) -> tuple[str, float, int]:
+        member, looks = alone.stage_member, list[float]()
+        request, real = Commit(await next_record(alone)), member._require_proven
+
+        def counted(*args: object) -> None:
+            looks.append(alone.context.now_s())
+            assert len(looks) < 9, "in a loop"
+            real(*args)  # type: ignore[arg-type]
+
+        member._require_proven = counted  # type: ignore[method-assign]
+        began_s = alone.context.now_s()
+        said = await word(member.commit(request, D))
+        return said, round(alone.context.now_s() - began_s, 1), len(looks)
+
+    assert play(story) == ("unproven", 1.5, 2)

@@ -13,7 +13,8 @@ from swarmfree.protocol.messages import Claim, Heartbeat, Hello, Request
 from swarmfree.protocol.names import Endpoint, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.coordinator.roster import Roster
-from tests.mutants.alone import ME, SIBLING, Alone, D, at, beat_answer, play, second_life
+from tests.mutants.alone import ME, SIBLING, A, Alone, D, at, beat_answer, play, second_life
+from tests.mutants.tables_evidence import _promises
 from tests.mutants.tables_roster import _roster
 
 GONE = Refused(RefusalKind.GONE, "no")
@@ -94,3 +95,34 @@ def test_one_that_says_again_and_again_that_it_is_past_holds_up_no_broadcast() -
         return roster.get(ME.member) is called and not called.is_heard, alone.context.now_s() - began_s < 4.0
 
     assert _roster(story, D) == (True, True)
+
+
+def test_an_answer_that_takes_as_long_as_it_may_counts() -> None:
+    """Nobody is silent before `silence_s`."""
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        alone.line.answer = lambda to, request: Reply(beat_answer(1))
+        alone.line.delay_s = 0.9 * alone.context.timing.silence_s
+        called = roster.admit(ME, Hello(False, False, ""), 1, built=True, is_ours=True, silent_since_s=0.0)
+        await roster.judge(called, GONE)
+        return called.is_heard
+
+    assert _roster(story, D)
+
+
+def test_what_one_says_that_was_not_heard_yet_counts_as_from_all_others() -> None:
+    """It forbids what is said; or it hears another one still, which deposes nobody that was
+    elected.
+    """
+
+    async def story(alone: Alone, roster: Roster, kind: RefusalKind) -> tuple[bool, bool]:
+        def refused(to: Endpoint, request: Request) -> Reply:
+            raise Refused(kind, "no")
+
+        alone.line.answer, roster._lead.evidence = refused, _promises(alone, SIBLING, D, A)
+        called = roster.admit(ME, Hello(False, False, ""), 1, built=True, is_ours=True)
+        await roster.judge(called, GONE)
+        return called.forbids, roster.get(ME.member) is called
+
+    assert _roster(lambda alone, roster: story(alone, roster, RefusalKind.FORBIDDEN), D)[0]
+    assert _roster(lambda alone, roster: story(alone, roster, RefusalKind.FRESH), D) == (False, True)
