@@ -178,6 +178,11 @@ def test_three_handlers_in_all_catch_everything() -> None:
     assert len(found) <= 3, "\n".join(found)
 
 
+def test_no_handler_of_a_group_waits() -> None:
+    """A task that is cancelled ends as cancelled, on each Python that we name."""
+    none_found(tidy.waiting_handlers, tidy.python_files(*CODE))
+
+
 def test_everything_public_is_documented() -> None:
     """Each public module, class, function and method says what it is."""
     none_found(tidy.undocumented, tidy.python_files(*CODE))
@@ -253,6 +258,12 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     ),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept:\n    raise", ":3: except"),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept BaseException:\n    g()", ":3: except BaseException"),
+    (
+        tidy.waiting_handlers,
+        "protocol/x.py",
+        "async def f():\n    try: ...\n    except* OSError:\n        await g()",
+        ":4: a wait within",
+    ),
     (tidy.undocumented, "protocol/x.py", "'''M.'''\nclass A:\n    '''A.'''\n    def f(self): ...", ":4: A.f has no docstring"),
     (tidy.undocumented, "protocol/x.py", "x = 1", ":1: module has no docstring"),
     (tidy.untold_tests, "protocol/x.py", "def test_x():\n    '''No stop'''", ":1: test_x has no sentence"),
@@ -386,6 +397,11 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
     (tidy.banned, "lab/x.py", "import time\ntime.sleep(1)"),
     (tidy.banned, "cli/x.py", "import os\nos.environ['A']"),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept BaseException:\n    g()\n    raise"),
+    (
+        tidy.waiting_handlers,
+        "protocol/x.py",
+        "async def f():\n    try:\n        await g()\n    except OSError:\n        await g()",
+    ),
     (tidy.undocumented, "protocol/x.py", "'''M.'''\nclass _A: ...\ndef _f(): ..."),
     (
         tidy.arrows_up,

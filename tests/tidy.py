@@ -601,6 +601,17 @@ def blind_handlers(path: Path) -> Found:
             yield f"{relative(path)}:{node.lineno}: except {', '.join(caught)}"
 
 
+def waiting_handlers(path: Path) -> Found:
+    """Handlers of groups that wait: before Python 3.11.4 a cancellation that meets one there comes
+    out of it within a group, so that the task has failed, and has not been cancelled.
+    """
+    for node in nodes_of(path):
+        for handler in node.handlers if isinstance(node, ast.TryStar) else ():
+            for inner in ast.walk(handler):
+                if isinstance(inner, ast.Await | ast.AsyncFor | ast.AsyncWith):
+                    yield f"{relative(path)}:{inner.lineno}: a wait within except*"
+
+
 def undocumented(path: Path) -> Found:
     """Public modules, classes, functions and methods without a docstring."""
 

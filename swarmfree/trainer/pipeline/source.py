@@ -213,7 +213,7 @@ class Source:
         return sums[offset]
 
     async def _feed(self, plan: Plan, share: Share, windows: tuple[int, ...], offsets: tuple[int, ...]) -> None:
-        tokens, begun = self._context.ports.tokens, self._begun
+        tokens, begun, is_over = self._context.ports.tokens, self._begun, False
         assert tokens is not None, "a share was dealt to a peer without tokens"
         try:
             if _are_waited_for(tokens):
@@ -229,6 +229,8 @@ class Source:
             _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
             if other is not None and not self._tasks.is_closed:  # else this peer ends
                 raise other from None
+            is_over = True
+        if is_over:
             self._put_back(begun, offsets, windows)
             # Or it has not: who refused may be of another side, and no Open comes for that
             await asyncio.sleep(self._context.timing.heartbeat_s)
