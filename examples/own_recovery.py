@@ -46,7 +46,7 @@ def main(iterations: int) -> None:
             trial = Trial(strategy, "example", manifest.run.seed, iterations, hit, is_from_scratch=True)
             played = TrialRun(trial, manifest, tokens, Path(), iterations, own=own).play(lambda _: None)
             nats = played["curve"][-1][1]
-            print(f"{strategy:8} {nats / math.log(2):.4f} bits per byte, {len(played['recoveries'])} recoveries")
+            print(f"{strategy:8} {nats / math.log(2):.6f} bits per byte, {len(played['recoveries'])} recoveries")
 
 
 if __name__ == "__main__":
