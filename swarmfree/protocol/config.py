@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -317,7 +318,7 @@ def _entries(record: Any, defaults: Mapping[str, object]) -> list[str]:
     """`key = value` of each field under its line of the record's docstring; a value that is not the
     default says the default.
     """
-    notes = _argument_notes(type(record).__doc__ or "")
+    notes = _argument_notes(inspect.cleandoc(type(record).__doc__ or ""))
     lines: list[str] = []
     for key, default in defaults.items():
         value = getattr(record, key)
@@ -329,14 +330,16 @@ def _entries(record: Any, defaults: Mapping[str, object]) -> list[str]:
 
 
 def _argument_notes(docstring: str) -> dict[str, str]:
-    """What the `Args:` of a Google docstring say about each name, on one line."""
+    """What the `Args:` of a Google docstring without its indentation, as Python 3.13 keeps it, say
+    about each name, on one line.
+    """
     notes: dict[str, str] = {}
     names: list[str] = []
     for line in docstring.partition("Args:\n")[2].splitlines():
-        if found := re.match(r" {8}([a-z_0-9]+(?:, [a-z_0-9]+)*): (.*)", line):
+        if found := re.match(r" {4}([a-z_0-9]+(?:, [a-z_0-9]+)*): (.*)", line):
             names = found[1].split(", ")
             notes.update(dict.fromkeys(names, found[2]))
-        elif line.startswith(" " * 12):
+        elif line.startswith(" " * 8):
             notes.update({name: f"{notes[name]} {line.strip()}" for name in names})
         elif line.strip():
             break

@@ -292,12 +292,11 @@ async def old_tls(papers: Papers, folder: Path) -> AsyncIterator[int]:
 @contextlib.asynccontextmanager
 async def between(ports: Callable[[int], int]) -> AsyncIterator[int]:
     """A man in the middle: leads the nth connection to `ports(n)`, byte for byte; its port."""
-    count = 0
+    writers = list[asyncio.StreamWriter]()
 
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal count
-        count += 1
-        theirs, to_them = await asyncio.open_connection("127.0.0.1", ports(count - 1))
+        writers.append(writer)
+        theirs, to_them = await asyncio.open_connection("127.0.0.1", ports(len(writers) - 1))
         with contextlib.suppress(ConnectionError):
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pass_on(reader, to_them))
@@ -306,6 +305,8 @@ async def between(ports: Callable[[int], int]) -> AsyncIterator[int]:
     async with await asyncio.start_server(lead, "127.0.0.1") as server:
         yield server.sockets[0].getsockname()[1]
         server.close()
+        for writer in writers:
+            writer.close()  # from Python 3.12 on a server waits for those that it leads
 
 
 @contextlib.asynccontextmanager

@@ -35,7 +35,10 @@ async def slow_way(port: int) -> AsyncIterator[int]:
                 await writer.drain()
         writer.close()
 
+    writers = list[asyncio.StreamWriter]()
+
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.TaskGroup() as group:
             group.create_task(pass_on(reader, there_writer, 0.0))
@@ -44,6 +47,8 @@ async def slow_way(port: int) -> AsyncIterator[int]:
     server = await asyncio.start_server(meet, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
+        for writer in writers:
+            writer.close()  # from Python 3.12 on a server waits for those that it leads
 
 
 async def ask(caller: GrpcNetwork, name: str, port: int, calls: int, *, at_once: bool = False) -> None:
