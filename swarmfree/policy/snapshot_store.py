@@ -127,8 +127,8 @@ def to_fetch(
     return next((one for one in missing.snapshots if one.stage == mine), None)
 
 
-def _stage_of(offers: Mapping[str, Sequence[HeldSnapshot]], point: MissingStages | SnapshotSet) -> dict[str, int]:
-    """Peer id -> the stage of this set that it has on its disk."""
+def _stage_of(offers: Mapping[str, Sequence[HeldSnapshot]], point: MissingStages | SnapshotSet | HeldSnapshot) -> dict[str, int]:
+    """Peer id -> the stage of this set that counts in its word: the first one."""
     return {
         peer: held.stage
         for peer, snapshots in offers.items()
@@ -149,4 +149,17 @@ def is_in_vain(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]],
     """
     point = resume_point(offers, stage_count)
     is_later_whole = point is not None and not point.missing and point.iteration > held.iteration
-    return is_later_whole or any(held in snapshots for peer, snapshots in offers.items() if peer != me)
+    return is_later_whole or any(stage == held.stage for peer, stage in _stage_of(offers, held).items() if peer != me)
+
+
+def replaces_last_copy(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], me: str) -> bool:
+    """Whether what a peer fetches would take the place of a stage of that set which is on its disk
+    alone by now.
+
+    Args:
+        held: what is fetched.
+        offers: as in `missing_stages`.
+        me: peer id of who fetches.
+    """
+    there = _stage_of(offers, held)
+    return me in there and list(there.values()).count(there[me]) == 1

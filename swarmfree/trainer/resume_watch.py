@@ -53,9 +53,9 @@ there: one that dies again and again takes what only it has away each time, and 
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 FETCHES_AGAIN_S = FETCHED_WITHIN_S + 4.0
 """Who fetches no more may have failed, and another one begins within so long: after some looks."""
-TRIES_EACH, TRIED_BY, FETCHES_KEPT = 2, 4, 1024
-"""Of each fetch so many tries of so many peers are waited for as long as they last, the first ones;
-of so many fetches it is remembered who has tried.
+TRIED_FOR, FETCHES_KEPT = 5, 1024
+"""Tries of a fetch that begin within so many times `join_wait_s` of the first one are waited for as
+long as they last; of so many fetches it is remembered when that was.
 """
 
 
@@ -99,7 +99,7 @@ class _Fetch:
         member: who says so.
         what: in its words.
         offers: what it told of then.
-        is_first: it is one of the first tries.
+        is_first: it began soon enough to be waited for.
         ended_s: since when it says so no more; infinite where it does.
         silent_s: since when it is asked and does not answer; infinite where it has.
     """
@@ -137,7 +137,7 @@ class ResumeWatch:
         self._gained = set[str]()
         self._asked, self._called, self._turns = dict[str, int](), dict[str, int](), itertools.count(1)
         self._fetches: dict[str, _Fetch] = {}
-        self._tried: dict[str, Counter[str]] = {}
+        self._tried_since_s: dict[str, float] = {}
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -225,16 +225,14 @@ class ResumeWatch:
     ) -> str:
         """One that fetches a stage from the run's store, or did a moment ago, in words; empty for
         nobody. Who does not answer goes on with it, until it has been silent for `lease_s`. The
-        first tries alone are something that had not been there, and that for as long as they last.
+        first tries alone are something that had not been there, for as long as they last.
         """
         now_s = self._clock.now_s()
         for peer, answer in answers.items():
             before, member, what = self._fetches.get(peer), announced[peer].endpoint.member, answer.held_up
             goes_on = before is not None and before.ended_s == math.inf and (before.member, before.what) == (member, what)
-            if before is not None and not goes_on:
-                self._note_tried(peer, before)
             if answer.coordinator is None and what:
-                is_first = before.is_first if before is not None and goes_on else self._is_first(peer, what)
+                is_first = before.is_first if before is not None and goes_on else self._is_first(what)
                 self._fetches[peer] = _Fetch(member, what, answer.snapshots, is_first)
             elif before is not None:
                 ended_s = min(before.ended_s, now_s)
@@ -245,30 +243,27 @@ class ResumeWatch:
             silent_s = min(one.silent_s, now_s if peer in asked else math.inf)
             self._fetches[peer] = replace(one, silent_s=silent_s)
             if peer not in announced or now_s - silent_s >= self._manifest.timing.lease_s:
-                self._note_tried(peer, self._fetches.pop(peer))
+                del self._fetches[peer]
         first = [peer for peer, one in self._fetches.items() if one.is_first]
         if first:
             self._gained_s = now_s
         who = min(first or self._fetches, default="")
         return f"{self._fetches[who].member} {self._fetches[who].what}" if who else ""
 
-    def _is_first(self, peer: str, what: str) -> bool:
-        """Whether so few have tried this, and it so seldom, that it may be waited for."""
-        tried: Mapping[str, int] = self._tried.get(what, {})
-        return tried.get(peer, 0) < TRIES_EACH and (peer in tried or len(tried) < TRIED_BY)
-
-    def _note_tried(self, peer: str, one: _Fetch) -> None:
-        """This try has ended, if it had not before; what was tried first is forgotten first."""
-        tried = self._tried.setdefault(one.what, Counter())
-        if one.ended_s == math.inf and (peer in tried or len(tried) < TRIED_BY):
-            tried[peer] += 1
-        if len(self._tried) > FETCHES_KEPT:
-            del self._tried[next(iter(self._tried))]
+    def _is_first(self, what: str) -> bool:
+        """Whether a try that begins now may be waited for; what was tried first is forgotten
+        first.
+        """
+        now_s = self._clock.now_s()
+        since_s = self._tried_since_s.setdefault(what, now_s)
+        if len(self._tried_since_s) > FETCHES_KEPT:
+            del self._tried_since_s[next(iter(self._tried_since_s))]
+        return now_s - since_s < TRIED_FOR * self._manifest.timing.join_wait_s
 
     def _forget(self) -> None:
         """Nobody has told anything."""
         self._offers, self._records, self._sets, self._gained = {}, {}, None, set()
-        self._fetches, self._tried = {}, {}
+        self._fetches, self._tried_since_s = {}, {}
 
     def _look_for_news(self, newest: SnapshotSet, choice: _Choice, sets: Sequence[SnapshotSet]) -> bool:
         """Whether the sets have changed, not who holds them: one that tells of what nobody else has

@@ -26,8 +26,7 @@ from swarmfree.trainer.resume_watch import (
     LOOK_S,
     SETS_ASKED,
     SETS_COMPARED,
-    TRIED_BY,
-    TRIES_EACH,
+    TRIED_FOR,
     WAITED_FOR,
 )
 from tests.builders import make_record
@@ -294,7 +293,7 @@ async def test_one_that_dies_again_and_again_as_it_fetches_holds_up_nobody(*, is
             del world.there["c"]
         del world.answers["c"]
         await world.look(20.0)
-    tries_s = TRIES_EACH * 70.0
+    tries_s = TRIED_FOR * TIMING.join_wait_s + 70.0
     assert (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < (WAITED_FOR + 1) * TIMING.join_wait_s + tries_s
     assert not world.named[-1].is_whole
 
@@ -312,25 +311,39 @@ async def fails_again_and_again(world: World, peers: Iterable[str], fetch_s: flo
     return world.time_s - begun_s
 
 
+FIRST_TRIES = math.ceil(TRIED_FOR * TIMING.join_wait_s / 93.0)
+"""Of those that begin each 93 seconds."""
+
+
 async def test_one_whose_fetch_fails_again_and_again_holds_up_nobody() -> None:
     """Whether it begins again at once or after a pause."""
     waited_s = await fails_again_and_again(World(a=holds(0), b=holds(1)), ["c"] * 20, 90.0)
-    assert 0 < waited_s - TRIES_EACH * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
+    assert 0 < waited_s - FIRST_TRIES * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
 
 
 async def test_many_whose_fetches_fail_hold_up_nobody() -> None:
     """As many as are announced may try, each of which had not been there."""
     waited_s = await fails_again_and_again(World(a=holds(0), b=holds(1)), (f"v{number}" for number in range(40)), 90.0)
-    assert 0 < waited_s - TRIED_BY * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
+    assert 0 < waited_s - FIRST_TRIES * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
+
+
+@pytest.mark.parametrize("fails_s", [3.0, 5.0])
+async def test_who_begins_after_many_have_failed_soon_is_waited_for(fails_s: float) -> None:
+    """As long as it takes, whoever has failed before: their disks were full, say."""
     world = World(a=holds(0), b=holds(1))
-    await fails_again_and_again(world, (f"v{number}" for number in range(TRIED_BY - 1)), 90.0)
-    world.answers["late"], world.there["late"] = FETCHES, announced("late")
-    await fails_again_and_again(world, ("w0", "w1"), 90.0)
-    assert await world.look(900.0) == [], "few have tried when it began"
-    again = World(a=holds(0), b=holds(1))
-    await fails_again_and_again(again, (f"v{number}" for number in range(TRIED_BY)), 5.0)
-    again.answers["v0"] = FETCHES
-    assert await again.look(900.0) == [], "it is one of those few"
+    await fails_again_and_again(world, (f"v{number}" for number in range(20)), fails_s)
+    world.answers["z"], world.there["z"] = FETCHES, announced("z")
+    assert await world.look(2 * (TRIED_FOR + WAITED_FOR) * TIMING.join_wait_s) == []
+
+
+@pytest.mark.parametrize(("late_s", "is_waited_for"), [(-2.0, True), (2.0, False)])
+async def test_a_try_is_waited_for_where_it_begins_soon_after_the_first(*, late_s: float, is_waited_for: bool) -> None:
+    """Not for as long as somebody tries."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await world.look(TRIED_FOR * TIMING.join_wait_s + late_s)
+    world.answers |= {"c": PlanAnswer(None, ""), "d": FETCHES}
+    world.there["d"] = announced("d")
+    assert (await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []) == is_waited_for
 
 
 async def test_who_says_again_soon_that_it_fetches_is_waited_for_once_more() -> None:
@@ -365,27 +378,14 @@ async def test_who_has_said_once_that_it_fetches_and_answers_no_more_is_forgotte
 async def test_what_is_fetched_is_remembered_for_many_and_not_for_all() -> None:
     """However many somebody invents, and however many try."""
     crowd = World(a=holds(0), b=holds(1))
-    await fails_again_and_again(crowd, (f"v{number}" for number in range(2 * TRIED_BY)), 5.0)
-    assert crowd.watch._tried == {FETCHES.held_up: {f"v{number}": 1 for number in range(TRIED_BY)}}
+    await fails_again_and_again(crowd, (f"v{number}" for number in range(8)), 5.0)
+    assert list(crowd.watch._tried_since_s) == [FETCHES.held_up]
     world = World(a=holds(0), b=holds(1), c=FETCHES)
     for number in range(FETCHES_KEPT + 5):
         world.answers["c"] = replace(FETCHES, held_up=f"fetches {number}")
         await world.watch._look()
-    assert len(world.watch._tried) == FETCHES_KEPT
-    assert "fetches 0" not in world.watch._tried
-
-
-async def test_a_fetch_that_has_ended_is_remembered_once() -> None:
-    """Though it is looked at for as long as another one may begin."""
-    world = World(a=holds(0), b=holds(1), c=FETCHES)
-    await world.look(10.0)
-    world.answers["c"] = PlanAnswer(None, "")
-    await world.look(FETCHES_AGAIN_S - 2 * LOOK_S)
-    world.answers["c"] = FETCHES
-    await world.look(5.0)
-    del world.there["c"], world.answers["c"]
-    await world.look(5.0)
-    assert world.watch._tried == {FETCHES.held_up: {"c": 2}}
+    assert len(world.watch._tried_since_s) == FETCHES_KEPT
+    assert "fetches 0" not in world.watch._tried_since_s
 
 
 async def test_who_fetches_is_not_forgotten_where_it_does_not_answer_for_a_moment() -> None:
@@ -459,9 +459,9 @@ async def test_a_pause_that_is_held_up_where_one_is_passed_over_is_no_fetch() ->
     assert len(await world.look(TIMING.silence_s + 2 * LOOK_S)) == 1
 
 
-async def tries(world: World, peer: str, times: int) -> None:
-    """It fetches as often, and fails."""
-    for _ in range(times):
+async def tries(world: World, peer: str, for_s: float) -> None:
+    """It fetches for so long, and fails each three seconds."""
+    for _ in range(int(for_s / 6.0)):
         world.answers[peer] = FETCHES
         await world.look(3.0)
         world.answers[peer] = PlanAnswer(None, "")
@@ -471,8 +471,8 @@ async def tries(world: World, peer: str, times: int) -> None:
 async def test_a_first_try_is_named_before_anothers_later_one() -> None:
     """It is what is waited for so long."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
-    await tries(world, "c", TRIES_EACH)
-    world.answers["c"] = world.answers["d"] = FETCHES
+    await tries(world, "c", TRIED_FOR * TIMING.join_wait_s + 6.0)
+    world.answers |= {"c": FETCHES, "d": replace(FETCHES, held_up="fetches stage 1")}
     world.there["d"] = announced("d")
     await world.look(3.0)
     assert "d.111 fetches" in world.said[-1]
@@ -491,7 +491,7 @@ async def test_who_fetched_before_somebody_led_and_is_silent_since_is_not_waited
 async def test_tries_that_failed_before_somebody_led_were_others() -> None:
     """The next one is the first one since, for as long as it lasts."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
-    await tries(world, "c", TRIES_EACH)
+    await tries(world, "c", TRIED_FOR * TIMING.join_wait_s + 6.0)
     world.answers["c"] = PlanAnswer(None, "", announced("c").endpoint)
     assert await world.look(3.0) == []
     world.answers["c"] = FETCHES
@@ -517,7 +517,7 @@ async def test_those_that_invent_sets_and_tell_of_anothers_hide_it_not() -> None
 async def test_anothers_first_try_of_the_same_stage_is_news() -> None:
     """One that could not is not why it is not waited for."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
-    await tries(world, "c", TRIES_EACH + 1)
+    await tries(world, "c", 18.0)
     world.there["d"], world.answers["d"] = announced("d"), FETCHES
     assert await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []
 

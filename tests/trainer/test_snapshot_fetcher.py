@@ -130,6 +130,7 @@ async def test_what_cannot_be_fetched_leaves_what_there_is() -> None:
     [
         ((HeldSnapshot(0, 20, L),), True),
         ((HeldSnapshot(1, 20, L),), False),
+        ((HeldSnapshot(0, 20, L), HeldSnapshot(1, 20, L)), True),
         ((HeldSnapshot(0, 30, L),), True),
         ((HeldSnapshot(0, 10, L), HeldSnapshot(1, 10, "b" * 64)), True),
     ],
@@ -194,6 +195,60 @@ def test_what_nobody_needs_any_more_gives_way_to_what_is_missing(*, has_another:
     assert world.loaded == 1
     assert ended_s[0] == (6.0 if has_another else 600.0)
     assert not any("passed over" in line for line in world.told)
+
+
+ENDS, ENDS_LATER = HeldSnapshot(0, 20, L), HeldSnapshot(0, 30, L)
+
+
+def fetched_meanwhile(world: World, tells: dict[float, tuple[HeldSnapshot, ...]], takes_s: float = 60.0) -> list[float]:
+    """Fetches for so long; so many seconds after it began the other one tells of something else.
+    How long each fetch lasted.
+    """
+    lasted_s = list[float]()
+
+    async def slow(held: HeldSnapshot) -> None:
+        world.fetched.append(held)
+        begun_s = asyncio.get_running_loop().time()
+        try:
+            while (second := asyncio.get_running_loop().time() - begun_s) < takes_s:
+                world.other = PlanAnswer(None, "", snapshots=tells.get(second, world.other.snapshots))
+                await asyncio.sleep(1.0)
+        finally:
+            lasted_s.append(asyncio.get_running_loop().time() - begun_s)
+
+    world.fetch = slow  # type: ignore[method-assign]
+    return lasted_s
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_later_set_that_can_be_had_goes_before_what_is_fetched(*, has_failed: bool) -> None:
+    """Its other part has come to a disk meanwhile. Not while its own fetch has just failed."""
+    world = World((), (NEW, HeldSnapshot(1, 30, L)))
+    lasted_s = fetched_meanwhile(world, {5.0: (ENDS_LATER,)})
+    world.fetcher._failed = {HeldSnapshot(1, 30, L): ("", 1e9, 2.0)} if has_failed else {}
+    run_virtual(lambda: looks_twice(world))
+    assert world.fetched[0] == NEW
+    assert lasted_s[0] == (60.0 if has_failed else 8.0), "two looks have found it"
+
+
+@pytest.mark.parametrize(("back_s", "lasts_s"), [(1e9, 6.0), (5.0, 60.0)])
+def test_what_would_replace_a_last_copy_is_given_up(back_s: float, lasts_s: float) -> None:
+    """The other one that had the same has died, or does not answer for a moment."""
+    world = World((ENDS,), (ENDS, NEW))
+    world.ports.tokens = object()
+    lasted_s = fetched_meanwhile(world, {0.0: (), back_s: (ENDS,)})
+    world.ports.directory = SimpleNamespace(announcements=lambda: asyncio.sleep(0, [*_others("a0")]))
+    run_virtual(lambda: looks_twice(world))
+    assert (world.fetched, lasted_s, world.loaded) == ([NEW], [lasts_s], int(lasts_s == 60.0))
+
+
+def test_a_fetch_of_one_that_has_nothing_replaces_no_copy() -> None:
+    """Whoever dies; nor where what it has is of another set."""
+    for mine in ((), (OLD,), (HeldSnapshot(0, 20, "b" * 64),)):
+        world = World(mine, (NEW, ENDS))
+        lasted_s = fetched_meanwhile(world, {0.0: ()})
+        run_virtual(lambda world=world: looks_twice(world))  # type: ignore[misc]
+        assert (world.fetched, lasted_s) == ([NEW], [60.0])
 
 
 @pytest.mark.parametrize(("comes_s", "begun_s"), [(1.0, 10.0), (1000.0, 1.0)])
@@ -298,6 +353,31 @@ async def test_who_has_got_a_place_meanwhile_keeps_what_it_holds() -> None:
     for _ in range(2):
         await world.fetcher._look()
     assert (world.fetched, world.loaded) == ([NEW], 0)
+
+
+def _others(*names: str) -> list[Any]:
+    return [SimpleNamespace(endpoint=SimpleNamespace(member=SimpleNamespace(peer_id=name)), can_feed=True) for name in names]
+
+
+def test_what_was_missing_before_somebody_led_is_missing_anew() -> None:
+    """Its holder may come back as all the others do."""
+    world = World((OLD,), (NEW,))
+    world.fetch = lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
+
+    async def play() -> None:
+        await world.fetcher._look()
+        world.state.coordinator, world.member.hears_coordinator = object(), True
+        async with asyncio.TaskGroup() as group:
+            kept = group.create_task(world.fetcher.keep())
+            await asyncio.sleep(5.0)
+            kept.cancel()
+        world.now_s, world.state.coordinator = 100.0, None
+        await world.fetcher._look()
+        assert not world.loaded
+        await world.fetcher._look()
+
+    run_virtual(play)
+    assert world.loaded == 1
 
 
 def test_what_is_older_is_hidden_anew_where_all_die_once_more() -> None:
