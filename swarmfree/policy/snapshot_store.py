@@ -152,9 +152,9 @@ def is_in_vain(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]],
     return is_later_whole or any(stage == held.stage for peer, stage in _stage_of(offers, held).items() if peer != me)
 
 
-def replaces_last_copy(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], me: str) -> bool:
-    """Whether what a peer fetches would take the place of a stage of that set which is on its disk
-    alone by now.
+def is_keeper(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], me: str) -> bool:
+    """Whether a peer is to keep what it has of the set of which it fetches another stage, which
+    would take its place: of those that have the same it is the first by peer id by now.
 
     Args:
         held: what is fetched.
@@ -162,4 +162,4 @@ def replaces_last_copy(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSna
         me: peer id of who fetches.
     """
     there = _stage_of(offers, held)
-    return me in there and list(there.values()).count(there[me]) == 1
+    return me in there and me == min(peer for peer, stage in there.items() if stage == there[me])

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from swarmfree.policy.resume import resume_point
-from swarmfree.policy.snapshot_store import is_in_vain, missing_stages, replaces_last_copy, to_fetch
+from swarmfree.policy.snapshot_store import is_in_vain, is_keeper, missing_stages, to_fetch
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Note
@@ -30,7 +30,7 @@ else.
 LOOKS_UP_S, LOOKS_IN_VAIN = 2.0, 3
 """Who fetches looks as often whether anybody needs that still; once so many looks running have
 found that nobody does, it says so: the one that has it now may be gone a moment later. After as
-many that what it fetches would replace the last copy of another stage it fetches no more.
+many that it is to keep what it has of that set, which would go, it fetches no more.
 """
 ANSWERED_WITHIN_S = 15.0
 
@@ -67,6 +67,7 @@ class SnapshotFetcher:
         self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
         self._seen: tuple[Offers, Stored] = ({}, ())
         self._missing_since_s: dict[HeldSnapshot, float] = {}
+        self._gone_before = set[HeldSnapshot]()
         self._hides, self._hidden_until_s = (0, 0), 0.0
         self.fetches = ""
 
@@ -99,6 +100,7 @@ class SnapshotFetcher:
             await asyncio.sleep(wait_s * (0.5 + 0.5 * self._context.rng.random()))
             if self._is_settled:
                 self._hides, self._missing_since_s, self._seen = (0, 0), {}, ({}, ())
+                self._gone_before.clear()
                 wait_s = LOOK_S
             else:
                 wait_s = LOOK_S if await self._look() else min(LOOK_S_MAX, 1.5 * wait_s)
@@ -179,30 +181,36 @@ class SnapshotFetcher:
     async def _received(self, held: HeldSnapshot, stored: Stored, what: str) -> bool:
         """Have one come, and say so as long as somebody needs it: no resume waits for it else. It
         is given up where another one is to be fetched here, as nobody needs this one or that one is
-        of a later set, and where it would replace the last copy of what this peer has; whether it
-        has come.
+        of a later set (once for each of those: who tells of them may come and go), and where this
+        peer is to keep what it has; whether it has come.
 
         Raises:
             SwarmfreeError: it cannot be had.
         """
-        in_vain = harmful = 0
+        in_vain = keeper = 0
         me, stage_count = self._context.me.peer_id, self._context.manifest.stage_count
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._failure_of(held))
             while not (await asyncio.wait([fetching], timeout=LOOKS_UP_S))[0]:
                 announced, _, offers = await self._ask()
                 in_vain = in_vain + 1 if is_in_vain(held, offers, me, stage_count) else 0
-                harmful = harmful + 1 if replaces_last_copy(held, offers, me) else 0
+                keeper = keeper + 1 if is_keeper(held, offers, me) else 0
                 self.fetches = "" if in_vain >= LOOKS_IN_VAIN else what
                 other = self._chosen(announced, offers, stored)
-                is_better = other is not None and (other.iteration > held.iteration or not self.fetches)
-                if harmful >= LOOKS_IN_VAIN or (is_better and other not in self._failed):
+                if keeper >= LOOKS_IN_VAIN or (other is not None and self._gives_way(held, other)):
                     fetching.cancel()
         if fetching.cancelled():
             return False
         if (failure := fetching.result()) is not None:
             raise failure
         return True
+
+    def _gives_way(self, held: HeldSnapshot, other: HeldSnapshot) -> bool:
+        """Whether what is fetched is given up for another one that is to be fetched here."""
+        is_later = other.iteration > held.iteration and other not in self._gone_before
+        if is_later:
+            self._gone_before.add(other)
+        return other not in self._failed and (is_later or not self.fetches)
 
     async def _failure_of(self, held: HeldSnapshot) -> SwarmfreeError | None:
         """Have one come; why it does not."""

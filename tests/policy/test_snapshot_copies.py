@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, missing_stages, removed_before, to_fetch, turns_before
+from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, is_keeper, missing_stages, removed_before, to_fetch, turns_before
 from swarmfree.protocol.messages import HeldSnapshot
 from tests.policy.test_resume import L, M, held
 
@@ -110,6 +110,17 @@ def test_every_stage_comes_to_a_disk(disks: dict[str, list[HeldSnapshot]]) -> No
     assert not fetched, "one round is enough"
     first = [next((held.stage for held in snapshots if held.iteration == 8), None) for snapshots in offers.values()]
     assert set(first) >= {0, 1, 2}
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.sampled_from([*STORED, held(0, 4), held(1, 9)]), max_size=2)))
+def test_of_those_that_have_a_stage_one_keeps_it(disks: dict[str, list[HeldSnapshot]]) -> None:
+    """And fetches nothing in its place, however late that is: two that have the same might both."""
+    stages = {peer: one.stage for peer, disk in disks.items() for one in reversed(disk) if one.iteration == 8}
+    keepers = [peer for peer in disks if is_keeper(held(2, 8), disks, peer)]
+    assert sorted(stages[peer] for peer in keepers) == sorted(set(stages.values()))
+    for peer in keepers:
+        fetched = chosen_by(peer, disks, set(disks), STORED, 9 * FETCHED_WITHIN_S)
+        assert fetched is None or fetched.iteration != 8
 
 
 def test_what_nobody_fetches_in_time_is_fetched_by_others() -> None:

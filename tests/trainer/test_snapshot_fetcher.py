@@ -231,6 +231,21 @@ def test_a_later_set_that_can_be_had_goes_before_what_is_fetched(*, has_failed: 
     assert lasted_s[0] == (60.0 if has_failed else 8.0), "two looks have found it"
 
 
+def test_a_later_set_whose_holder_comes_and_goes_stops_one_fetch_alone() -> None:
+    """It would never end."""
+    world = World((), (NEW, HeldSnapshot(1, 30, L)))
+    comes = {5.0 + 20.0 * turn: (ENDS_LATER,) for turn in range(20)} | {10.0 + 20.0 * turn: (ENDS,) for turn in range(20)}
+    lasted_s = fetched_meanwhile(world, comes, 100.0)
+
+    async def play() -> None:
+        while not world.loaded and asyncio.get_running_loop().time() < 1000.0:
+            await world.fetcher._look()
+            await asyncio.sleep(1.0)
+
+    run_virtual(play)
+    assert lasted_s == [8.0, 100.0]
+
+
 @pytest.mark.parametrize(("back_s", "lasts_s"), [(1e9, 6.0), (5.0, 60.0)])
 def test_what_would_replace_a_last_copy_is_given_up(back_s: float, lasts_s: float) -> None:
     """The other one that had the same has died, or does not answer for a moment."""

@@ -176,7 +176,7 @@ def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, pl
         return iteration_bound(fleet, plan, manifest)
     exact = chains(fleet, plan, manifest)
     plays = plays or max(1, min(PLAYS, PLAYED_MAX // (PLAYS * manifest.batch.microbatches * len(plan.blocks))))
-    compute_s = statistics.mean(
+    compute_s = statistics.fmean(
         list_schedule(_wavering(exact, _draws(play, sum(map(len, exact)))), manifest.ring.credits).seconds
         for play in range(plays)
     )
