@@ -368,12 +368,16 @@ class SnapshotStore(Protocol):
         """
         ...
 
-    async def fetch(self, held: HeldSnapshot) -> None:
+    async def fetch(self, held: HeldSnapshot, may_replace: Callable[[], Awaitable[None]]) -> None:
         """Copy one from there to this peer's disk, checked, in place of what lies there of its set.
+
+        Args:
+            held: which one.
+            may_replace: returns once it may take that place, or raises.
 
         Raises:
             SwarmfreeError: it does not answer, or refuses, or what it has is not what was uploaded,
-                which `stored` tells of no more.
+                which `stored` tells of no more; or it may not.
         """
         ...
 

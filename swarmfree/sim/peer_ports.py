@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -309,15 +309,16 @@ class MemorySnapshotStore:
         if self._is_alive():
             self._stored.setdefault(held, self._disk[held])
 
-    async def fetch(self, held: HeldSnapshot) -> None:
+    async def fetch(self, held: HeldSnapshot, may_replace: Callable[[], Awaitable[None]]) -> None:
         """Copy one from there, in place of what the disk has of its set.
 
         Raises:
-            SwarmfreeError: it refuses, or has it no more.
+            SwarmfreeError: it refuses, or has it no more; or it may not take that place.
         """
         await self._travel()
         if held not in self._stored:
             raise SwarmfreeError(f"{self.where}: nothing of iteration {held.iteration}")
+        await may_replace()
         if self._is_alive():
             for one in [one for one in self._disk if (one.iteration, one.lineage) == (held.iteration, held.lineage)]:
                 del self._disk[one]

@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import json
 import re
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -112,11 +113,12 @@ class BucketSnapshots:
             elif first["data"] != data:  # of two writers the other one was first
                 await self._delete([data])
 
-    async def fetch(self, held: HeldSnapshot) -> None:
+    async def fetch(self, held: HeldSnapshot, may_replace: Callable[[], Awaitable[None]]) -> None:
         """Copy one from there to this peer's disk, checked.
 
         Raises:
-            SwarmfreeError: it does not answer, or refuses, or what it has is not what was uploaded.
+            SwarmfreeError: it does not answer, or refuses, or what it has is not what was uploaded;
+                or it may not take the place of what lies there.
         """
         import obstore  # noqa: PLC0415 - only where a run has a store
 
@@ -141,6 +143,7 @@ class BucketSnapshots:
                     f"{self.where}/{self._run}/{record['data']}: {expected}, {size_bytes:,} bytes with "
                     f"{sha256.hexdigest()[:16]} found: it is not what was uploaded, and is not used"
                 )
+            await may_replace()
 
     async def prune(self, before: int) -> None:
         """Remove all that is ready for an iteration before this one, records first: what is half

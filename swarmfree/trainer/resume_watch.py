@@ -53,9 +53,9 @@ there: one that dies again and again takes what only it has away each time, and 
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 FETCHES_AGAIN_S = FETCHED_WITHIN_S + 4.0
 """Who fetches no more may have failed, and another one begins within so long: after some looks."""
-TRIED_FOR, FETCHES_KEPT = 5, 1024
-"""Tries of a fetch that begin within so many times `join_wait_s` of the first one are waited for as
-long as they last; of so many fetches it is remembered when that was.
+TRIED_FOR, TRIES_LATE, FETCHES_KEPT = 5, 2, 1024
+"""Tries of a fetch that begin within so many times `join_wait_s` of the first one, and so many that
+begin later, are waited for as long as they last; of so many fetches that is remembered.
 """
 
 
@@ -99,7 +99,7 @@ class _Fetch:
         member: who says so.
         what: in its words.
         offers: what it told of then.
-        is_first: it began soon enough to be waited for.
+        is_first: it is one that is waited for.
         ended_s: since when it says so no more; infinite where it does.
         silent_s: since when it is asked and does not answer; infinite where it has.
     """
@@ -137,7 +137,7 @@ class ResumeWatch:
         self._gained = set[str]()
         self._asked, self._called, self._turns = dict[str, int](), dict[str, int](), itertools.count(1)
         self._fetches: dict[str, _Fetch] = {}
-        self._tried_since_s: dict[str, float] = {}
+        self._tried: dict[str, tuple[float, int]] = {}
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -255,15 +255,17 @@ class ResumeWatch:
         first.
         """
         now_s = self._clock.now_s()
-        since_s = self._tried_since_s.setdefault(what, now_s)
-        if len(self._tried_since_s) > FETCHES_KEPT:
-            del self._tried_since_s[next(iter(self._tried_since_s))]
-        return now_s - since_s < TRIED_FOR * self._manifest.timing.join_wait_s
+        since_s, late = self._tried.get(what, (now_s, 0))
+        is_late = now_s - since_s >= TRIED_FOR * self._manifest.timing.join_wait_s
+        self._tried[what] = since_s, late + is_late
+        if len(self._tried) > FETCHES_KEPT:
+            del self._tried[next(iter(self._tried))]
+        return not is_late or late < TRIES_LATE
 
     def _forget(self) -> None:
         """Nobody has told anything."""
         self._offers, self._records, self._sets, self._gained = {}, {}, None, set()
-        self._fetches, self._tried_since_s = {}, {}
+        self._fetches, self._tried = {}, {}
 
     def _look_for_news(self, newest: SnapshotSet, choice: _Choice, sets: Sequence[SnapshotSet]) -> bool:
         """Whether the sets have changed, not who holds them: one that tells of what nobody else has

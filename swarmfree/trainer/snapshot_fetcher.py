@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from swarmfree.policy.resume import resume_point
-from swarmfree.policy.snapshot_store import is_in_vain, is_keeper, missing_stages, to_fetch
+from swarmfree.policy.snapshot_store import MissingStages, is_in_vain, is_keeper, missing_stages, to_fetch
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Note
@@ -22,15 +22,17 @@ from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 
 LOOK_S, LOOK_S_MAX = 1.0, 15.0
-BACKOFF_S = 2.0
+BACKOFF_S, HOPELESS_S = 2.0, 16.0
+"""Between two tries of the same; doubled each time, until another one goes before it: its fetch may
+never succeed here.
+"""
 SETTLED_S = 10.0
 """What has been missing for so long is fetched, whoever is about to come, or to tell of something
 else.
 """
 LOOKS_UP_S, LOOKS_IN_VAIN = 2.0, 3
-"""Who fetches looks as often whether anybody needs that still; once so many looks running have
-found that nobody does, it says so: the one that has it now may be gone a moment later. After as
-many that it is to keep what it has of that set, which would go, it fetches no more.
+"""Who fetches looks as often whether anybody needs that still; so many looks running have to find
+that nobody does: the one that has it now may be gone a moment later.
 """
 ANSWERED_WITHIN_S = 15.0
 
@@ -67,7 +69,7 @@ class SnapshotFetcher:
         self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
         self._seen: tuple[Offers, Stored] = ({}, ())
         self._missing_since_s: dict[HeldSnapshot, float] = {}
-        self._gone_before = set[HeldSnapshot]()
+        self._gone_before, self._keeps = set[HeldSnapshot](), False
         self._hides, self._hidden_until_s = (0, 0), 0.0
         self.fetches = ""
 
@@ -132,7 +134,7 @@ class SnapshotFetcher:
         more for a while.
         """
         context, me, now_s = self._context, self._context.me.peer_id, self._context.now_s()
-        missing = missing_stages(offers, stored, context.manifest.stage_count)
+        missing = self._missing(offers, stored)
         self._missing_since_s = {one: self._missing_since_s.get(one, now_s) for one in missing.snapshots}
         waited_s = {one.stage: now_s - since_s for one, since_s in self._missing_since_s.items()}
         is_settled, self._seen = (offers, stored) == self._seen, (offers, stored)
@@ -145,6 +147,14 @@ class SnapshotFetcher:
         feeders = {a.endpoint.member.peer_id for a in announced if a.can_feed}
         held = to_fetch(me, offers, feeders | ({me} if context.ports.tokens is not None else set()), missing, waited_s)
         return held if held is not None and held.stage in due else None
+
+    def _missing(self, offers: Offers, stored: Stored) -> MissingStages:
+        """What has to be fetched. What has failed here again and again only where nothing else has:
+        a disk may have no room for it.
+        """
+        hopeful = tuple(one for one in stored if self._failed.get(one, ("", 0.0, 0.0))[2] < HOPELESS_S)
+        missing = missing_stages(offers, hopeful, self._context.manifest.stage_count)
+        return missing if missing.stages else missing_stages(offers, stored, self._context.manifest.stage_count)
 
     async def _ask(self) -> tuple[list[Announcement], dict[str, PlanAnswer], Offers]:
         """Who else is announced, what they answer, and what all have on their disks."""
@@ -180,24 +190,25 @@ class SnapshotFetcher:
 
     async def _received(self, held: HeldSnapshot, stored: Stored, what: str) -> bool:
         """Have one come, and say so as long as somebody needs it: no resume waits for it else. It
-        is given up where another one is to be fetched here, as nobody needs this one or that one is
-        of a later set (once for each of those: who tells of them may come and go), and where this
-        peer is to keep what it has; whether it has come.
+        is given up where it is not missing, and another one is to be fetched here; whether it has
+        come.
 
         Raises:
-            SwarmfreeError: it cannot be had.
+            SwarmfreeError: it cannot be had, or this peer has to keep what it has.
         """
-        in_vain = keeper = 0
-        me, stage_count = self._context.me.peer_id, self._context.manifest.stage_count
+        in_vain = unneeded = 0
+        me, stage_count, self._keeps = self._context.me.peer_id, self._context.manifest.stage_count, False
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._failure_of(held))
             while not (await asyncio.wait([fetching], timeout=LOOKS_UP_S))[0]:
                 announced, _, offers = await self._ask()
+                self._keeps = is_keeper(held, offers, me)
                 in_vain = in_vain + 1 if is_in_vain(held, offers, me, stage_count) else 0
-                keeper = keeper + 1 if is_keeper(held, offers, me) else 0
+                missing = self._missing(offers, stored).snapshots
+                unneeded = unneeded + 1 if held not in missing else 0
                 self.fetches = "" if in_vain >= LOOKS_IN_VAIN else what
                 other = self._chosen(announced, offers, stored)
-                if keeper >= LOOKS_IN_VAIN or (other is not None and self._gives_way(held, other)):
+                if unneeded >= LOOKS_IN_VAIN and other is not None and self._gives_way(held, other, missing):
                     fetching.cancel()
         if fetching.cancelled():
             return False
@@ -205,18 +216,35 @@ class SnapshotFetcher:
             raise failure
         return True
 
-    def _gives_way(self, held: HeldSnapshot, other: HeldSnapshot) -> bool:
-        """Whether what is fetched is given up for another one that is to be fetched here."""
-        is_later = other.iteration > held.iteration and other not in self._gone_before
-        if is_later:
+    def _gives_way(self, held: HeldSnapshot, other: HeldSnapshot, missing: Stored) -> bool:
+        """Whether another one is fetched instead: once, as who has the rest of it may come and go,
+        and not while it has just failed. Nor where it is one of several that a later set lacks:
+        this one may have come before all of those.
+        """
+        if other.iteration > held.iteration and missing != (other,):
+            return False
+        is_new = other not in self._gone_before and self._context.now_s() >= self._failed.get(other, ("", 0.0, 0.0))[1]
+        if is_new:
             self._gone_before.add(other)
-        return other not in self._failed and (is_later or not self.fetches)
+        return is_new
+
+    async def _may_replace(self) -> None:
+        """Return once another peer has what this one has of that set, and would have no more.
+
+        Raises:
+            SwarmfreeError: nobody has come with it for `join_wait_s`.
+        """
+        until_s = self._context.now_s() + self._context.timing.join_wait_s
+        while self._keeps:
+            if self._context.now_s() >= until_s:
+                raise SwarmfreeError("nobody else has what lies here of the same set")
+            await asyncio.sleep(LOOKS_UP_S)
 
     async def _failure_of(self, held: HeldSnapshot) -> SwarmfreeError | None:
         """Have one come; why it does not."""
         assert self._store is not None, "it has told of this one"
         try:
-            await self._store.fetch(held)
+            await self._store.fetch(held, self._may_replace)
         except SwarmfreeError as error:
             return error
         return None

@@ -32,6 +32,10 @@ LARGE = [bytes(PART_SIZE_BYTES), b"\1" * 64]
 SOON = timedelta(seconds=0.2)
 
 
+async def at_once() -> None:
+    """Nothing keeps it from its place."""
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Endpoint]:
     """One for all tests here."""
@@ -82,7 +86,7 @@ async def test_a_peer_with_an_empty_disk_gets_what_was_uploaded(endpoint: Faulty
     other = Snapshot(1, SNAPSHOT.record, {}, 2)
     await disk.write(other, LARGE, ())
     assert await theirs.stored() == (HELD,)
-    await theirs.fetch(HELD)
+    await theirs.fetch(HELD, at_once)
     assert disk.held() == (HELD,)
     assert await disk.read(HELD) == SNAPSHOT
     assert [await disk.read_part(HELD, part) for part in range(2)] == LARGE
@@ -153,7 +157,7 @@ async def test_an_endpoint_that_dies_in_mid_fetch_leaves_nothing_on_the_disk(end
     assert await theirs.stored() == (HELD,)
     endpoint.fault, endpoint.dies_after_bytes = "dies", PART_SIZE_BYTES // 2
     with pytest.raises(SwarmfreeError, match="failed: "):
-        await theirs.fetch(HELD)
+        await theirs.fetch(HELD, at_once)
     assert [place.name for place in disk._folder.iterdir()] == [disk.place(other.held).name]
 
 
@@ -211,7 +215,7 @@ async def test_a_fetch_may_take_longer_than_a_request(
     monkeypatch.setattr(snapshot_store, "PART_SIZE_BYTES", 1 << 17)
     endpoint.fault = "slow"
     begun_s = time.monotonic()
-    await theirs.fetch(HELD)
+    await theirs.fetch(HELD, at_once)
     assert time.monotonic() - begun_s > 4 * theirs._answered_within.total_seconds(), "else this shows nothing"
     assert disk.held() == (HELD,)
 
@@ -231,7 +235,7 @@ async def test_of_two_writers_at_once_one_has_written(endpoint: FaultyEndpoint, 
     got, theirs = newcomer(tmp_path)
     assert await theirs.stored() == (HELD,)
     assert len(await theirs._objects()) == 2
-    await theirs.fetch(HELD)
+    await theirs.fetch(HELD, at_once)
     assert [await got.read_part(HELD, part) for part in range(2)] in (LARGE, [LARGE[1], LARGE[0]])
 
 
@@ -265,7 +269,7 @@ async def test_what_was_changed_in_the_bucket_is_refused_by_name(endpoint: Fault
     disk, theirs = newcomer(tmp_path)
     assert await theirs.stored() == (HELD,)
     with pytest.raises(SwarmfreeError, match=f"{key}: .* it is not what was uploaded, and is not used"):
-        await theirs.fetch(HELD)
+        await theirs.fetch(HELD, at_once)
     assert await theirs.stored() == ()
     assert not list(disk._folder.iterdir())
 
@@ -281,7 +285,7 @@ async def test_a_record_that_says_nothing_is_written_again(endpoint: FaultyEndpo
         assert await theirs.stored() == ()
         await store.upload(HELD)
         assert await theirs.stored() == (HELD,)
-        await theirs.fetch(HELD)
+        await theirs.fetch(HELD, at_once)
     assert len(await store._objects()) == 2
 
 
@@ -294,7 +298,7 @@ async def test_old_sets_go_and_may_come_again(endpoint: FaultyEndpoint, tmp_path
     await store.prune(HELD.iteration + 1)
     assert await store._objects() == {}
     with pytest.raises(SwarmfreeError, match=f"no snapshot of stage {HELD.stage} of iteration {HELD.iteration} any more"):
-        await newcomer(tmp_path)[1].fetch(HELD)
+        await newcomer(tmp_path)[1].fetch(HELD, at_once)
     await store.upload(HELD)
     assert await store.stored() == (HELD,)
 

@@ -27,6 +27,7 @@ from swarmfree.trainer.resume_watch import (
     SETS_ASKED,
     SETS_COMPARED,
     TRIED_FOR,
+    TRIES_LATE,
     WAITED_FOR,
 )
 from tests.builders import make_record
@@ -293,7 +294,7 @@ async def test_one_that_dies_again_and_again_as_it_fetches_holds_up_nobody(*, is
             del world.there["c"]
         del world.answers["c"]
         await world.look(20.0)
-    tries_s = TRIED_FOR * TIMING.join_wait_s + 70.0
+    tries_s = TRIED_FOR * TIMING.join_wait_s + (1 + TRIES_LATE) * 70.0
     assert (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < (WAITED_FOR + 1) * TIMING.join_wait_s + tries_s
     assert not world.named[-1].is_whole
 
@@ -311,7 +312,7 @@ async def fails_again_and_again(world: World, peers: Iterable[str], fetch_s: flo
     return world.time_s - begun_s
 
 
-FIRST_TRIES = math.ceil(TRIED_FOR * TIMING.join_wait_s / 93.0)
+FIRST_TRIES = math.ceil(TRIED_FOR * TIMING.join_wait_s / 93.0) + TRIES_LATE
 """Of those that begin each 93 seconds."""
 
 
@@ -336,13 +337,20 @@ async def test_who_begins_after_many_have_failed_soon_is_waited_for(fails_s: flo
     assert await world.look(2 * (TRIED_FOR + WAITED_FOR) * TIMING.join_wait_s) == []
 
 
-@pytest.mark.parametrize(("late_s", "is_waited_for"), [(-2.0, True), (2.0, False)])
-async def test_a_try_is_waited_for_where_it_begins_soon_after_the_first(*, late_s: float, is_waited_for: bool) -> None:
-    """Not for as long as somebody tries."""
+@pytest.mark.parametrize(
+    ("late_s", "tries", "is_waited_for"), [(-2.0, 1, True), (2.0, TRIES_LATE, True), (2.0, TRIES_LATE + 1, False)]
+)
+async def test_tries_that_begin_soon_after_the_first_and_a_few_more_are_waited_for(
+    *, late_s: float, tries: int, is_waited_for: bool
+) -> None:
+    """Not all, for as long as somebody tries; and a first one may fail as late as it likes."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
     await world.look(TRIED_FOR * TIMING.join_wait_s + late_s)
     world.answers |= {"c": PlanAnswer(None, ""), "d": FETCHES}
-    world.there["d"] = announced("d")
+    for number in range(tries):
+        shown = announced("d")
+        world.there["d"] = replace(shown, endpoint=replace(shown.endpoint, member=Member("d", f"{number:016x}")))
+        await world.look(2.0)
     assert (await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []) == is_waited_for
 
 
@@ -379,13 +387,13 @@ async def test_what_is_fetched_is_remembered_for_many_and_not_for_all() -> None:
     """However many somebody invents, and however many try."""
     crowd = World(a=holds(0), b=holds(1))
     await fails_again_and_again(crowd, (f"v{number}" for number in range(8)), 5.0)
-    assert list(crowd.watch._tried_since_s) == [FETCHES.held_up]
+    assert list(crowd.watch._tried) == [FETCHES.held_up]
     world = World(a=holds(0), b=holds(1), c=FETCHES)
     for number in range(FETCHES_KEPT + 5):
         world.answers["c"] = replace(FETCHES, held_up=f"fetches {number}")
         await world.watch._look()
-    assert len(world.watch._tried_since_s) == FETCHES_KEPT
-    assert "fetches 0" not in world.watch._tried_since_s
+    assert len(world.watch._tried) == FETCHES_KEPT
+    assert "fetches 0" not in world.watch._tried
 
 
 async def test_who_fetches_is_not_forgotten_where_it_does_not_answer_for_a_moment() -> None:
@@ -471,7 +479,7 @@ async def tries(world: World, peer: str, for_s: float) -> None:
 async def test_a_first_try_is_named_before_anothers_later_one() -> None:
     """It is what is waited for so long."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
-    await tries(world, "c", TRIED_FOR * TIMING.join_wait_s + 6.0)
+    await tries(world, "c", TRIED_FOR * TIMING.join_wait_s + 6.0 * (TRIES_LATE + 1))
     world.answers |= {"c": FETCHES, "d": replace(FETCHES, held_up="fetches stage 1")}
     world.there["d"] = announced("d")
     await world.look(3.0)
@@ -491,7 +499,7 @@ async def test_who_fetched_before_somebody_led_and_is_silent_since_is_not_waited
 async def test_tries_that_failed_before_somebody_led_were_others() -> None:
     """The next one is the first one since, for as long as it lasts."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
-    await tries(world, "c", TRIED_FOR * TIMING.join_wait_s + 6.0)
+    await tries(world, "c", TRIED_FOR * TIMING.join_wait_s + 6.0 * (TRIES_LATE + 1))
     world.answers["c"] = PlanAnswer(None, "", announced("c").endpoint)
     assert await world.look(3.0) == []
     world.answers["c"] = FETCHES
