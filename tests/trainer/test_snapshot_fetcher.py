@@ -275,6 +275,52 @@ def test_what_fails_again_and_again_goes_after_what_has_not() -> None:
     assert later in world.fetched[4:], "the other one lies on the disk"
 
 
+def test_what_alone_is_missing_is_tried_on_however_often_it_has_failed() -> None:
+    """There may be room, or a bucket, some day."""
+    world = World((), (NEW,))
+    world.there = []  # so that each fetch fails
+    world.fetcher._context.now_s = lambda: asyncio.get_running_loop().time()  # type: ignore[misc,assignment]
+
+    async def play() -> None:
+        for _ in range(200):
+            announced, _, offers = await world.fetcher._ask()
+            if (held := world.fetcher._chosen(announced, offers, (NEW,))) is not None:
+                await world.fetcher._fetch(held, (NEW,))
+            await asyncio.sleep(1.0)
+
+    run_virtual(play)
+    assert len(world.fetched) == 7, "after 2, 4, 8, 16, 32 and 64 seconds"
+
+
+@pytest.mark.parametrize("is_led_between", [False, True])
+def test_a_later_set_stops_a_fetch_once_more_after_somebody_has_led(*, is_led_between: bool) -> None:
+    """That was another resume; and single looks, not running, stop none."""
+    world = World((), (NEW, HeldSnapshot(1, 30, L)))
+    world.fetcher._gone_before.add(HeldSnapshot(1, 30, L))
+    lasted_s = fetched_meanwhile(world, {5.0: (ENDS_LATER,)})
+
+    async def play() -> None:
+        world.state.coordinator, world.member.hears_coordinator = object(), is_led_between
+        async with asyncio.TaskGroup() as group:
+            kept = group.create_task(world.fetcher.keep())
+            await asyncio.sleep(1.5)
+            kept.cancel()
+        world.state.coordinator = None
+        await looks_twice(world)
+
+    run_virtual(play)
+    assert lasted_s[0] == (10.0 if is_led_between else 60.0)
+
+
+def test_a_later_set_that_is_there_in_single_looks_stops_no_fetch() -> None:
+    """Three running have to find it."""
+    world = World((), (NEW, HeldSnapshot(1, 30, L)))
+    tells = {second: (ENDS_LATER,) if second // 4 % 2 else (ENDS,) for second in (4.0 * turn for turn in range(1, 15))}
+    lasted_s = fetched_meanwhile(world, tells)
+    run_virtual(lambda: looks_twice(world))
+    assert lasted_s == [60.0]
+
+
 def test_who_has_left_a_fetch_for_a_later_set_goes_back_where_that_is_gone() -> None:
     """Its holder was on for a moment; and once alone, whatever comes and goes."""
     world = World((), (NEW, HeldSnapshot(1, 30, L)))
