@@ -94,6 +94,28 @@ async def test_a_peer_with_an_empty_disk_gets_what_was_uploaded(endpoint: Faulty
     assert not [place.name for place in disk._folder.iterdir() if place.name.startswith(".")]
 
 
+async def test_what_may_not_take_a_place_leaves_what_lies_there(endpoint: FaultyEndpoint, tmp_path: Path) -> None:
+    """That is asked once all of it has come, and nothing is left of it."""
+    await (await store_of(tmp_path)).upload(HELD)
+    disk, theirs = newcomer(tmp_path)
+    other = Snapshot(1, SNAPSHOT.record, {}, 2)
+    await disk.write(other, LARGE, ())
+    come = list[int]()
+
+    async def never() -> None:
+        come.extend(place.stat().st_size for place in disk._folder.iterdir() if place.name.startswith("."))
+        raise SwarmfreeError("nobody else has what lies here")
+
+    with pytest.raises(SwarmfreeError, match="nobody else has"):
+        await theirs.fetch(HELD, never)
+    assert len(come) == 1
+    assert come[0] >= PART_SIZE_BYTES
+    assert disk.held() == (other.held,)
+    assert not [place.name for place in disk._folder.iterdir() if place.name.startswith(".")]
+    await theirs.fetch(HELD, at_once)
+    assert disk.held() == (HELD,)
+
+
 async def test_another_runs_snapshots_are_passed_over(endpoint: FaultyEndpoint, tmp_path: Path) -> None:
     """Runs share a bucket and a prefix."""
     await (await store_of(tmp_path)).upload(HELD)

@@ -294,7 +294,7 @@ def test_what_alone_is_missing_is_tried_on_however_often_it_has_failed() -> None
 
 @pytest.mark.parametrize("is_led_between", [False, True])
 def test_a_later_set_stops_a_fetch_once_more_after_somebody_has_led(*, is_led_between: bool) -> None:
-    """That was another resume; and single looks, not running, stop none."""
+    """That was another resume."""
     world = World((), (NEW, HeldSnapshot(1, 30, L)))
     world.fetcher._gone_before.add(HeldSnapshot(1, 30, L))
     lasted_s = fetched_meanwhile(world, {5.0: (ENDS_LATER,)})
