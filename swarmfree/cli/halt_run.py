@@ -1,5 +1,5 @@
 """An order on its way: date it after all that were given before, sign it, publish it, and wait
-until a peer has taken it.
+until a peer has taken it, or all have ended.
 """
 
 from __future__ import annotations
@@ -7,18 +7,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 
 import typer
 
-from swarmfree.cli.run_access import open_directory
+from swarmfree.cli.run_access import RunAccess, open_run
 from swarmfree.policy.halt import is_unspent_halt
-from swarmfree.protocol.errors import ConfigError, RunEnded, SwarmfreeError
+from swarmfree.protocol.errors import CallFailed, ConfigError, PeerSilent, PeerUnreachable, RunEnded, SwarmfreeError
+from swarmfree.protocol.messages import GetPlan
+from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.wire.invite import Invite
 from swarmfree.wire.organiser import OrganiserKey
-from swarmfree.wire.signed_order import sign_order
+from swarmfree.wire.signed_order import SignedOrder, sign_order
 
 LOOK_AGAIN_S = 1.0
+ASKED_MAX = 64
 COUNT_MAX = 1 << 31
 DIGITS_MAX = 20
 """Of a number: Python refuses to read one of thousands of digits."""
@@ -54,7 +58,8 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         RunEnded: the run is over.
         SwarmfreeError: no peer has taken it, or a batch is set while an order to halt stands.
     """
-    async with open_directory(invite, patience_s) as (directory, manifest, _):
+    async with open_run(invite, patience_s) as access:
+        directory, manifest = access.directory, access.manifest
         await directory.ban_lists()  # orders are read along
         what = _in_words(Order(0, halt, microbatches))
         if microbatches > manifest.batch.most:
@@ -79,12 +84,10 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         number = max(int(time.time()), max(spent, last.number if last is not None else 0) + 1)
         after = max(spent, last.after if last is not None else 0) if microbatches else 0
         order = sign_order(organiser, manifest, Order(number, halt, microbatches, after))
-        await directory.publish_order(order, manifest.timing.papers_lease_s)
-        keepers = 0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(manifest.timing.lease_s):
-                while not (keepers := await directory.keepers_of_order(order)):
-                    await asyncio.sleep(LOOK_AGAIN_S)
+        async with asyncio.TaskGroup() as group:
+            answering = group.create_task(_who_answers(access))
+            await directory.publish_order(order, manifest.timing.papers_lease_s)
+        keepers, ended = await _taken(access, order, answering.result() if halt is not Halting.NOT else ())
         await directory.ban_lists()
         counts = directory.order()
         if counts is not None and counts != order.order:
@@ -92,7 +95,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
                 f"order {number} to {what} is not obeyed: order {counts.number} to {_in_words(counts)} was given at the same time, "
                 f"and counts more; {what} again if that is still wanted"
             )
-        if not keepers:
+        if not keepers and not ended:
             raise SwarmfreeError(
                 f"the order to {what} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: where the run is "
                 f"paused or has lost all its peers, they obey once they are back; {what} again if they do not"
@@ -102,12 +105,57 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
             raise SwarmfreeError(
                 f"order {number} to {what} came as the run was about to go on from snapshots, and is not obeyed: {what} again"
             )
-        who = "peers have" if keepers > 1 else "peer has"
-        typer.echo(f"order {number} to {what}: {keepers} {who} taken it so far; {FOLLOWS[halt]}")
+        if keepers:
+            taken = f"{keepers} {'peers have' if keepers > 1 else 'peer has'} taken it so far"
+        else:
+            taken = f"{ended} {'peers have' if ended > 1 else 'peer has'} ended since, all that answered before"
+        typer.echo(f"order {number} to {what}: {taken}; {FOLLOWS[halt]}")
         if halt is not Halting.NOT and last is not None and last.microbatches and last.number > spent:
             again = "; else set it again once the run goes on" if halt is Halting.PAUSE else ""
             typer.echo(f"order {last.number} to {_in_words(last)} holds if an iteration has begun with it{again}")
         return 0
+
+
+async def _who_answers(access: RunAccess) -> tuple[Endpoint, ...]:
+    """Announced peers that live: they answer, if only by a refusal."""
+    found = [announcement.endpoint for announcement in await access.directory.announcements()][:ASKED_MAX]
+    async with asyncio.TaskGroup() as group:
+        asked = [(peer, group.create_task(_failure(access, peer))) for peer in found]
+    return tuple(peer for peer, failure in asked if not isinstance(failure.result(), PeerUnreachable | PeerSilent))
+
+
+async def _taken(access: RunAccess, order: SignedOrder, there: Sequence[Endpoint]) -> tuple[int, int]:
+    """How many peers publish the order, within a lease; or how many have ended, where those are all
+    that were there: who ends takes its copy along.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(access.manifest.timing.lease_s):
+            while not (keepers := await access.directory.keepers_of_order(order)):
+                if there and await _have_ended(access, there):
+                    return 0, len(there)
+                await asyncio.sleep(LOOK_AGAIN_S)
+            return keepers, 0
+    return 0, 0
+
+
+async def _have_ended(access: RunAccess, peers: Sequence[Endpoint]) -> bool:
+    """Whether nobody listens any more at any of the addresses; asked one after the other, since
+    the first that lives is enough.
+    """
+    for peer in peers:
+        failure = await _failure(access, peer)
+        if not isinstance(failure, PeerUnreachable) or not failure.refused:
+            return False
+    return True
+
+
+async def _failure(access: RunAccess, peer: Endpoint) -> CallFailed | None:
+    """Why a peer gives no answer; None where it does."""
+    try:
+        await access.network.call(peer, GetPlan(), silence_s=access.manifest.timing.silence_s)
+    except CallFailed as failure:
+        return failure
+    return None
 
 
 def _in_words(order: Order) -> str:

@@ -1,9 +1,10 @@
-"""``swarmfree set``: which batch is asked for, and what the organiser hears, against a directory in
-memory.
+"""Orders: which batch ``swarmfree set`` asks for, and what the organiser hears of any order, with a
+directory and peers in memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -15,9 +16,19 @@ import pytest
 
 from swarmfree.cli import halt_run
 from swarmfree.cli.halt_run import give_order, microbatches_in
-from swarmfree.protocol.errors import ConfigError, RunEnded, SwarmfreeError
+from swarmfree.protocol.errors import (
+    CallFailed,
+    ConfigError,
+    PeerSilent,
+    PeerUnreachable,
+    RefusalKind,
+    Refused,
+    RunEnded,
+    SwarmfreeError,
+)
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import Founder
+from swarmfree.protocol.messages import GetPlan, Request
+from swarmfree.protocol.names import Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.wire.organiser import draw_organiser
 from swarmfree.wire.signed_order import SignedOrder, read_order, sign_order
@@ -78,6 +89,8 @@ class MemoryDirectory:
         known: the newest order there.
         given: by this organiser.
         beside: another one's, that comes to stand there while peers are waited for.
+        answers: how a call of each peer fails before an order is given, and after it; None: it does
+            not.
     """
 
     def __init__(self, known: Order | None, spent: int | None) -> None:
@@ -85,6 +98,7 @@ class MemoryDirectory:
         self.known, self.given = known, list[SignedOrder]()
         self.beside: SignedOrder | None = None
         self.spent, self.keepers, self.is_ended, self.iteration = spent, 2, False, 0
+        self.answers: dict[str, tuple[CallFailed | None, CallFailed | None]] = {"QmMe": (None, None)}
 
     async def ban_lists(self) -> None:
         """Read orders."""
@@ -100,8 +114,9 @@ class MemoryDirectory:
         return None if self.spent is None else Founder(1, "QmMe", 4, "ab" * 32, self.spent)
 
     async def announcements(self) -> list[Any]:
-        """Of one peer."""
-        return [SimpleNamespace(iteration=self.iteration)]
+        """Of all peers."""
+        ends = [Endpoint(Member(peer_id, "00"), ()) for peer_id in self.answers]
+        return [SimpleNamespace(iteration=self.iteration, endpoint=end) for end in ends]
 
     async def is_over(self) -> bool:
         """Whether the organiser has said so."""
@@ -110,6 +125,7 @@ class MemoryDirectory:
     async def publish_order(self, order: SignedOrder, lease_s: float) -> None:
         """Keep it."""
         assert lease_s > 0
+        await asyncio.sleep(0.001)
         self.given.append(order)
         self.known = order.order
 
@@ -127,14 +143,35 @@ def manifest(small_manifest: Manifest) -> Manifest:
     return replace(small_manifest, batch=batch, organiser=KEY.peer_id, timing=timing)
 
 
-async def _set(monkeypatch: pytest.MonkeyPatch, directory: MemoryDirectory, manifest: Manifest, count: int) -> Order:
-    """Set a batch; the order that is given."""
+class Line:
+    """How peers are called."""
+
+    def __init__(self, directory: MemoryDirectory) -> None:
+        """They are in this directory."""
+        self._directory = directory
+
+    async def call(self, to: Endpoint, request: Request, *, silence_s: float) -> None:
+        """Implements `Network.call`: one answer before an order, another one after it."""
+        assert isinstance(request, GetPlan)
+        assert silence_s > 0
+        failure = self._directory.answers[to.member.peer_id][bool(self._directory.given)]
+        if failure is not None:
+            raise failure
+
+
+def open_for(monkeypatch: pytest.MonkeyPatch, directory: MemoryDirectory, manifest: Manifest) -> None:
+    """Let orders go into this directory."""
 
     @contextlib.asynccontextmanager
     async def opened(*_: object) -> AsyncIterator[Any]:
-        yield directory, manifest, None
+        yield SimpleNamespace(directory=directory, manifest=manifest, network=Line(directory))
 
-    monkeypatch.setattr(halt_run, "open_directory", opened)
+    monkeypatch.setattr(halt_run, "open_run", opened)
+
+
+async def _set(monkeypatch: pytest.MonkeyPatch, directory: MemoryDirectory, manifest: Manifest, count: int) -> Order:
+    """Set a batch; the order that is given."""
+    open_for(monkeypatch, directory, manifest)
     assert await give_order(None, KEY, Halting.NOT, 1.0, count) == 0  # type: ignore[arg-type]
     (order,) = directory.given
     return order.order
@@ -227,6 +264,58 @@ async def test_an_order_that_nobody_took_or_that_came_too_late_is_told(
         await _set(monkeypatch, late, manifest, 1)
 
 
+ENDED, LOST = PeerUnreachable("nobody listens", refused=True), PeerUnreachable("no way there")
+SILENT, CLOSED = PeerSilent("it says nothing"), Refused(RefusalKind.NOT_ADMITTED, "no ticket")
+
+
+@pytest.mark.parametrize(
+    ("halt", "answers", "ended"),
+    [
+        (Halting.STOP, [(None, ENDED), (CLOSED, ENDED), (SILENT, SILENT), (ENDED, ENDED)], "2 peers have"),
+        (Halting.PAUSE, [(None, ENDED), (LOST, None)], "1 peer has"),
+        (Halting.STOP, [(None, ENDED), (None, None)], ""),
+        (Halting.STOP, [(None, ENDED), (None, CLOSED)], ""),
+        (Halting.STOP, [(None, ENDED), (None, LOST)], ""),
+        (Halting.STOP, [(None, ENDED), (None, SILENT)], ""),
+        (Halting.STOP, [(SILENT, ENDED), (LOST, ENDED), (ENDED, ENDED)], ""),
+        (Halting.STOP, [], ""),
+        (Halting.NOT, [(None, ENDED)], ""),
+    ],
+    ids=[
+        "all",
+        "one that lived",
+        "one lives",
+        "one refuses",
+        "one is cut off",
+        "one is silent",
+        "none lived",
+        "nobody",
+        "a batch",
+    ],
+)
+async def test_an_order_is_taken_where_all_that_lived_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+    manifest: Manifest,
+    capsys: pytest.CaptureFixture[str],
+    halt: Halting,
+    answers: list[tuple[CallFailed | None, CallFailed | None]],
+    ended: str,
+) -> None:
+    """They have ended between two looks, and nobody has a copy; who ends while a batch is set has
+    not obeyed.
+    """
+    directory = MemoryDirectory(None, None)
+    directory.keepers, directory.answers = 0, {f"Qm{number}": answer for number, answer in enumerate(answers)}
+    open_for(monkeypatch, directory, manifest)
+    if ended:
+        assert await give_order(None, KEY, halt, 1.0) == 0  # type: ignore[arg-type]
+        assert f"{ended} ended since, all that answered before; after the iteration" in capsys.readouterr().out
+    else:
+        with pytest.raises(SwarmfreeError, match="no peer has taken it"):
+            await give_order(None, KEY, halt, 1.0, 0 if halt is not Halting.NOT else 1)  # type: ignore[arg-type]
+    assert len(directory.given) == 1
+
+
 @pytest.mark.parametrize(("halt", "ends"), [(Halting.PAUSE, "; else set it again once the run goes on"), (Halting.STOP, "")])
 @pytest.mark.parametrize("known", [Order(60, Halting.NOT, 3), Order(60, Halting.PAUSE), None])
 async def test_who_halts_a_run_hears_which_batch_may_never_come(
@@ -238,12 +327,7 @@ async def test_who_halts_a_run_hears_which_batch_may_never_come(
     known: Order | None,
 ) -> None:
     """A halt takes the place of a batch that no record has obeyed yet."""
-
-    @contextlib.asynccontextmanager
-    async def opened(*_: object) -> AsyncIterator[Any]:
-        yield MemoryDirectory(known, 50), manifest, None
-
-    monkeypatch.setattr(halt_run, "open_directory", opened)
+    open_for(monkeypatch, MemoryDirectory(known, 50), manifest)
     assert await give_order(None, KEY, halt, 1.0) == 0  # type: ignore[arg-type]
     said = capsys.readouterr().out.splitlines()[1:]
     place = f"order 60 to set batch.microbatches=3 holds if an iteration has begun with it{ends}"
