@@ -26,7 +26,6 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from swarmfree.protocol.canonical_json import json_object
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
-from swarmfree.storage.atomic_files import told_in_one_line
 from swarmfree.storage.snapshots import FolderSnapshots
 
 if TYPE_CHECKING:
@@ -98,9 +97,7 @@ class BucketSnapshots:
         self._records.pop(key, None)  # it may have been removed
         if await self._record(key) is not None:
             return
-        place = self._folder.place(held)
-        # Open, it stays what it is while later ones take its place
-        with told_in_one_line(place, "reading"), place.open("rb") as file:
+        with self._folder.opened(held) as file:
             size_bytes, sha256 = await asyncio.to_thread(_digest, file)
             data = _data_key(key, sha256)
             await self._put(data, file)

@@ -3,6 +3,9 @@
 A file holds one float32 tensor for each part of the stage's state, weights, first and second
 moments one after the other, and in its header what the snapshot is of, the last record, and a
 SHA-256 of each part. Writing and hashing happen on a thread of their own.
+
+One file that is no longer needed stays as a spare, and the next snapshot is written over it. A new
+file costs many times as much, since the system has to find and clear memory for what it caches.
 """
 
 from __future__ import annotations
@@ -10,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
+import os
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,18 +26,17 @@ from uuid import uuid4
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.records import record_from_json, record_to_json
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.storage.atomic_files import flush_to_disk, place_whole, told_in_one_line
-from swarmfree.storage.weights import system_error
 
 SNAPSHOTS, SUFFIX = "snapshots", ".safetensors"
 _NAME = re.compile(r"iteration-(\d{9})-stage-(\d+)-([0-9a-f]{64})\.safetensors")
 _PAST_KEPT = 4096
+_SPARE = ".spare"
 
 
 class FolderSnapshots:
@@ -46,6 +51,7 @@ class FolderSnapshots:
         """Nothing is read yet."""
         self._folder, self._run = _folder_of(folder, run), run
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="swarmfree-snapshots")
+        self._read, self._removal = list[HeldSnapshot](), threading.Lock()
 
     def held(self) -> tuple[HeldSnapshot, ...]:
         """Whole ones, newest first, by their names."""
@@ -79,6 +85,22 @@ class FolderSnapshots:
             SwarmfreeError: it is damaged, or gone.
         """
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_part, held, part)
+
+    @contextlib.contextmanager
+    def opened(self, held: HeldSnapshot) -> Iterator[IO[bytes]]:
+        """Its file, which stays what it is while it is open, also once later ones have taken its
+        place.
+
+        Raises:
+            SwarmfreeError: it is gone, or cannot be read.
+        """
+        place = self.place(held)
+        with told_in_one_line(place, "reading"), contextlib.ExitStack() as stack:
+            with self._removal:
+                file = stack.enter_context(place.open("rb"))
+                self._read.append(held)
+            stack.callback(self._read.remove, held)
+            yield file
 
     def place(self, held: HeldSnapshot) -> Path:
         """Where it lies."""
@@ -134,22 +156,28 @@ class FolderSnapshots:
             "past": {str(iteration): lineage for iteration, lineage in snapshot.past.items() if iteration > since},
             "sha256": [hashlib.sha256(data).hexdigest() for data in parts],
         }
-        tensors = {_tensor(part): np.frombuffer(data, "<f4") for part, data in enumerate(parts)}
-
-        def save(temporary: Path) -> None:
-            try:
-                save_file(tensors, temporary, {"swarmfree": json.dumps(header)})
-            except SafetensorError as error:
-                raise system_error(error) from error
-
         with told_in_one_line(self._folder, "removing what an earlier life had begun to write"):
             for torn in self._folder.glob(".iteration-*"):
                 torn.unlink(missing_ok=True)
-        place_whole(self.place(held), save, sum(map(len, parts)))
+        place_whole(self.place(held), lambda temporary: self._save(temporary, header, parts), sum(map(len, parts)))
         for old in self.held():
             if old != held and old not in keep:
                 with told_in_one_line(self.place(old), "removing an older snapshot"):
-                    self.place(old).unlink(missing_ok=True)
+                    self._remove(old)
+
+    def _remove(self, old: HeldSnapshot) -> None:
+        with self._removal, contextlib.suppress(FileNotFoundError):
+            if old in self._read:
+                self.place(old).unlink()
+            else:
+                self.place(old).replace(self._folder / _SPARE)
+
+    def _save(self, temporary: Path, header: dict[str, object], parts: Sequence[bytes]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / _SPARE).replace(temporary)
+        with open(temporary, "wb", opener=_open_as_it_is) as file:
+            write_tensors(file, {"swarmfree": json.dumps(header)}, parts)
+            file.truncate()
 
     def _head(self, held: HeldSnapshot) -> tuple[Snapshot, list[str]]:
         """What the file says of itself, and the hash of each part."""
@@ -178,6 +206,25 @@ class FolderSnapshots:
                 yield file
         except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SwarmfreeError(f"{place}: no snapshot that can be read: {error}") from error
+
+
+def write_tensors(file: IO[bytes], metadata: dict[str, str], parts: Sequence[bytes]) -> None:
+    """Write a file in the format of safetensors, one float32 vector for each part; the library
+    itself begins a new file each time.
+    """
+    ends = itertools.accumulate(map(len, parts), initial=0)
+    tensors = {
+        _tensor(part): {"dtype": "F32", "shape": [(end - begin) // 4], "data_offsets": [begin, end]}
+        for part, (begin, end) in enumerate(itertools.pairwise(ends))
+    }
+    head = json.dumps({"__metadata__": metadata, **tensors}).encode()
+    head += b" " * (-len(head) % 8)
+    for content in (len(head).to_bytes(8, "little"), head, *parts):
+        file.write(content)
+
+
+def _open_as_it_is(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def _folder_of(folder: Path, run: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,60 @@ async def test_what_is_not_to_be_kept_goes(tmp_path: Path) -> None:
     assert snapshots.held() == (other.held,)
     snapshots.clear()
     assert not list(tmp_path.iterdir())
+
+
+def numbered(number: int, size_bytes: int = 16) -> tuple[Snapshot, list[bytes]]:
+    """One of its own, and its only part."""
+    record = replace(RECORD, iteration=number)
+    return Snapshot(2, record, {number: record.before}, 1), [bytes([number]) * size_bytes]
+
+
+async def test_the_next_one_is_written_over_one_that_is_no_longer_needed(tmp_path: Path) -> None:
+    """In the same file, whose memory in the system's cache is used again; nothing of it stays, also
+    where it was longer.
+    """
+    snapshots = FolderSnapshots(tmp_path, RUN)
+    sizes = (1 << 16, 64, 32, 1 << 10, 16)
+    stories = [numbered(number, size) for number, size in enumerate(sizes)]
+    files = list[int]()
+    for number, (snapshot, parts) in enumerate(stories):
+        kept = [stories[number - 1][0].held] if number else []
+        await snapshots.write(snapshot, parts, kept)
+        files.append(snapshots.place(snapshot.held).stat().st_ino)
+        assert set(snapshots.held()) == {snapshot.held, *kept}
+        assert await snapshots.read_part(snapshot.held, 0) == parts[0]
+        assert snapshots.place(snapshot.held).stat().st_size < sizes[number] + 4096
+    assert files[3:] == files[:2]
+    assert len(list(snapshots._folder.iterdir())) == 3
+    snapshots.clear()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_file_that_is_open_is_not_written_over(tmp_path: Path) -> None:
+    """Who copies it to a bucket gets what it was, however many are written meanwhile."""
+    snapshots = FolderSnapshots(tmp_path, RUN)
+    stories = [numbered(number) for number in range(5)]
+    await snapshots.write(*stories[0], ())
+    content = snapshots.place(stories[0][0].held).read_bytes()
+    with snapshots.opened(stories[0][0].held) as one, snapshots.opened(stories[0][0].held) as other:
+        for snapshot, parts in stories[1:4]:
+            await snapshots.write(snapshot, parts, ())
+        assert one.read() == other.read() == content
+    assert snapshots.held() == (stories[3][0].held,)
+    with pytest.raises(SwarmfreeError, match="reading failed: No such file"), snapshots.opened(stories[0][0].held):
+        pass
+    with snapshots.opened(stories[3][0].held):
+        pass
+    await snapshots.write(*stories[4], ())
+    assert (snapshots._folder / ".spare").exists(), "nobody reads it any more"
+
+
+async def test_what_somebody_has_removed_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks of the writer."""
+    snapshots = await written(tmp_path)
+    gone = replace(SNAPSHOT, record=replace(RECORD, iteration=1)).held
+    monkeypatch.setattr(snapshots, "held", lambda: (gone,))
+    await snapshots.write(*numbered(3), ())
 
 
 async def test_another_runs_snapshots_are_not_seen(tmp_path: Path) -> None:
