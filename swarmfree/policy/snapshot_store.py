@@ -137,29 +137,31 @@ def _stage_of(offers: Mapping[str, Sequence[HeldSnapshot]], point: MissingStages
     }
 
 
-def is_in_vain(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], me: str, stage_count: int) -> bool:
-    """Whether nobody needs what a peer fetches any more: it lies on another disk by now, or a later
-    set lies whole on disks.
+def is_needed(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], peer: str, point: SnapshotSet | None) -> bool:
+    """Whether a resume needs what a peer fetches: it lies on no other disk, and no later set lies
+    whole on disks from which the run goes on.
 
     Args:
         held: what is fetched.
         offers: as in `missing_stages`.
-        me: peer id of who fetches.
-        stage_count: of the run.
+        peer: id of who fetches.
+        point: what the run goes on from; None while something may come that counts more.
     """
-    point = resume_point(offers, stage_count)
     is_later_whole = point is not None and not point.missing and point.iteration > held.iteration
-    return is_later_whole or any(stage == held.stage for peer, stage in _stage_of(offers, held).items() if peer != me)
+    return not is_later_whole and all(stage != held.stage for one, stage in _stage_of(offers, held).items() if one != peer)
 
 
-def is_keeper(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], me: str) -> bool:
+def is_keeper(held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], me: str, fetching: Collection[str]) -> bool:
     """Whether a peer is to keep what it has of the set of which it fetches another stage, which
-    would take its place: of those that have the same it is the first by peer id by now.
+    would take its place: nobody else has the same by now, or all those fetch as well, and it is the
+    first by peer id.
 
     Args:
         held: what is fetched.
         offers: as in `missing_stages`.
         me: peer id of who fetches.
+        fetching: others that do.
     """
     there = _stage_of(offers, held)
-    return me in there and me == min(peer for peer, stage in there.items() if stage == there[me])
+    others = [peer for peer, stage in there.items() if peer != me and stage == there.get(me)]
+    return me in there and all(peer in fetching and peer > me for peer in others)

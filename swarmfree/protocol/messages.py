@@ -863,8 +863,9 @@ class PlanAnswer:
             place of that since.
         passed_over: peer id of a coordinator that it does not follow, since that leads from before
             what lies on its disk; empty = none.
-        held_up: what holds up the organiser's order, where it coordinates; and where nobody leads
-            it, what it fetches from the run's store, to have it on its disk. Empty = nothing.
+        held_up: what holds up the organiser's order, where it coordinates; empty = nothing.
+        fetching: what it fetches from the run's store, to have it on its disk, where nobody leads
+            it; None for nothing.
     """
 
     plan: Plan | None
@@ -877,6 +878,7 @@ class PlanAnswer:
     is_committed_state: bool = False
     passed_over: str = ""
     held_up: RemoteText = ""
+    fetching: HeldSnapshot | None = None
 
     def goes_on(self, least: int) -> bool:
         """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as

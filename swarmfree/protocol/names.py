@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass, field
 
-PROTOCOL_REVISION = 29
+PROTOCOL_REVISION = 30
 ENDS_STAGE = 0
 ABSENT = -1
 """In place of a stage, an iteration or another count: there is none, or none is named. A number,

@@ -652,7 +652,7 @@ def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
         _endpoint(answer.coordinator)
     _within("records", answer.records, 0, bounds.iterations)
     _count("snapshots", answer.snapshots, most.SNAPSHOTS_MAX)
-    for held in answer.snapshots:
+    for held in (*answer.snapshots, *([answer.fetching] if answer.fetching is not None else [])):
         _stage(held.stage, bounds)
         _iteration(held.iteration, bounds)
         _hash("lineage", held.lineage)

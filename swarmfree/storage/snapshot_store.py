@@ -123,7 +123,7 @@ class BucketSnapshots:
         if record is None:
             raise SwarmfreeError(f"{self.where}: no snapshot of stage {held.stage} of iteration {held.iteration} any more")
         sha256, size_bytes = hashlib.sha256(), 0
-        async with self._folder.received(held) as file:
+        async with self._folder.received(held, may_replace) as file:
             with self._told(f"reading {record['data']}"):
                 # In requests of their own: one for all would have to end within `answered_within`
                 store, place, whole = self._store(), f"{self._prefix}/{record['data']}", record["size_bytes"]
@@ -140,7 +140,6 @@ class BucketSnapshots:
                     f"{self.where}/{self._run}/{record['data']}: {expected}, {size_bytes:,} bytes with "
                     f"{sha256.hexdigest()[:16]} found: it is not what was uploaded, and is not used"
                 )
-            await may_replace()
 
     async def prune(self, before: int) -> None:
         """Remove all that is ready for an iteration before this one, records first: what is half

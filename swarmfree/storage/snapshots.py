@@ -18,7 +18,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -107,9 +107,13 @@ class FolderSnapshots:
         return self._folder / f"iteration-{held.iteration:09}-stage-{held.stage}-{held.lineage}{SUFFIX}"
 
     @contextlib.asynccontextmanager
-    async def received(self, held: HeldSnapshot) -> AsyncIterator[IO[bytes]]:
+    async def received(self, held: HeldSnapshot, may_replace: Callable[[], Awaitable[None]]) -> AsyncIterator[IO[bytes]]:
         """Take in a file that was written elsewhere: it lies here once the block has ended well, in
-        place of other stages of its set.
+        place of other stages of its set, and it may take that place.
+
+        Args:
+            held: what it is of.
+            may_replace: as in `protocol.ports`, asked once all has reached the disk.
 
         Raises:
             SwarmfreeError: the disk is full or refuses; nothing is left behind.
@@ -118,7 +122,6 @@ class FolderSnapshots:
         temporary = place.with_name(f".{place.name}.{uuid4().hex[:8]}")
 
         def take_in() -> None:
-            flush_to_disk(temporary)
             temporary.replace(place)
             for other in self.held():
                 if (other.iteration, other.lineage) == (held.iteration, held.lineage) and other != held:
@@ -129,7 +132,10 @@ class FolderSnapshots:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 with temporary.open("wb") as file:
                     yield file
-                await asyncio.get_running_loop().run_in_executor(self._pool, take_in)
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._pool, flush_to_disk, temporary)
+                await may_replace()
+                await loop.run_in_executor(self._pool, take_in)
             finally:
                 temporary.unlink(missing_ok=True)
 

@@ -244,7 +244,7 @@ class Peer:
                 return await queries.get_record(stage_member, request)
             case GetPlan():
                 mine = self.coordinator
-                told = (mine.last_move, mine.held_up) if mine is not None else ("", self.fetcher.fetches)
+                told = (mine.last_move, mine.held_up) if mine is not None else ("", "", self.fetcher.fetching)
                 return await queries.get_plan(stage_member, self.fetcher.offered(), *told)
             case Build():
                 return await self.builder.build(header.sender, request)

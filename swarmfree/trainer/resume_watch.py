@@ -26,7 +26,7 @@ from swarmfree.policy.resume import (
     side_to_go_on,
     snapshot_sets,
 )
-from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S
+from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, is_needed
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
@@ -53,9 +53,14 @@ there: one that dies again and again takes what only it has away each time, and 
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 FETCHES_AGAIN_S = FETCHED_WITHIN_S + 4.0
 """Who fetches no more may have failed, and another one begins within so long: after some looks."""
-TRIED_FOR, TRIES_LATE, FETCHES_KEPT = 5, 2, 1024
-"""Tries of a fetch that begin within so many times `join_wait_s` of the first one, and so many that
-begin later, are waited for as long as they last; of so many fetches that is remembered.
+TRIED_FOR, TRIES_LATE, TRIERS, FETCHES_KEPT = 5, 2, 16, 1024
+"""Tries of a fetch that begin within so many times `join_wait_s` of the first one, and of so many
+that each of so many peers begins later, are waited for as long as they last; of so many fetches
+that is remembered.
+"""
+LOOKS_UNNEEDED = 3
+"""So many looks running have to find that a fetch is not needed: who has it may be gone a moment
+later.
 """
 
 
@@ -97,17 +102,19 @@ class _Fetch:
 
     Attributes:
         member: who says so.
-        what: in its words.
+        what: it says.
         offers: what it told of then.
         is_first: it is one that is waited for.
+        unneeded: so many looks running have found that it is not needed.
         ended_s: since when it says so no more; infinite where it does.
         silent_s: since when it is asked and does not answer; infinite where it has.
     """
 
     member: Member
-    what: str
+    what: HeldSnapshot
     offers: tuple[HeldSnapshot, ...]
     is_first: bool
+    unneeded: int = 0
     ended_s: float = math.inf
     silent_s: float = math.inf
 
@@ -137,7 +144,7 @@ class ResumeWatch:
         self._gained = set[str]()
         self._asked, self._called, self._turns = dict[str, int](), dict[str, int](), itertools.count(1)
         self._fetches: dict[str, _Fetch] = {}
-        self._tried: dict[str, tuple[float, int]] = {}
+        self._tried: dict[HeldSnapshot, tuple[float, Counter[str]]] = {}
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -188,7 +195,8 @@ class ResumeWatch:
             # announced for a while
             self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
             return
-        who = self._look_who_fetches(announced, {a.endpoint.member.peer_id for a in asked}, answers)
+        self._look_who_fetches(announced, {a.endpoint.member.peer_id for a in asked}, answers)
+        who = self._who_is_waited_for(by_peer, None if coming else point)
         is_long = now_s - self._gained_s >= WAITED_FOR * timing.join_wait_s
         if who and not is_long:
             self._changed_s = now_s
@@ -222,18 +230,18 @@ class ResumeWatch:
 
     def _look_who_fetches(
         self, announced: Mapping[str, Announcement], asked: Collection[str], answers: Mapping[str, PlanAnswer]
-    ) -> str:
-        """One that fetches a stage from the run's store, or did a moment ago, in words; empty for
-        nobody. Who does not answer goes on with it, until it has been silent for `lease_s`. The
-        first tries alone are something that had not been there, for as long as they last.
+    ) -> None:
+        """Who fetches a stage from the run's store, or did a moment ago, as far as it is
+        announced.
         """
         now_s = self._clock.now_s()
         for peer, answer in answers.items():
-            before, member, what = self._fetches.get(peer), announced[peer].endpoint.member, answer.held_up
-            goes_on = before is not None and before.ended_s == math.inf and (before.member, before.what) == (member, what)
-            if answer.coordinator is None and what:
-                is_first = before.is_first if before is not None and goes_on else self._is_first(what)
-                self._fetches[peer] = _Fetch(member, what, answer.snapshots, is_first)
+            before, member, what = self._fetches.get(peer), announced[peer].endpoint.member, answer.fetching
+            if answer.coordinator is None and what is not None:
+                if before is not None and before.ended_s == math.inf and (before.member, before.what) == (member, what):
+                    self._fetches[peer] = replace(before, offers=answer.snapshots, silent_s=math.inf)
+                else:
+                    self._fetches[peer] = _Fetch(member, what, answer.snapshots, self._is_first(peer, what))
             elif before is not None:
                 ended_s = min(before.ended_s, now_s)
                 self._fetches[peer] = replace(before, ended_s=ended_s, is_first=False, silent_s=math.inf)
@@ -242,25 +250,42 @@ class ResumeWatch:
         for peer, one in [(peer, one) for peer, one in self._fetches.items() if peer not in answers]:
             silent_s = min(one.silent_s, now_s if peer in asked else math.inf)
             self._fetches[peer] = replace(one, silent_s=silent_s)
-            if peer not in announced or now_s - silent_s >= self._manifest.timing.lease_s:
+            if peer not in announced:
                 del self._fetches[peer]
-        first = [peer for peer, one in self._fetches.items() if one.is_first]
+
+    def _who_is_waited_for(self, offers: Mapping[str, Sequence[HeldSnapshot]], point: SnapshotSet | None) -> str:
+        """One whose fetch is needed, in words; empty for nobody. Who does not answer goes on with
+        it, until it has been silent for `lease_s`. The first tries alone are something that had not
+        been there, for as long as they last.
+        """
+        now_s, lease_s = self._clock.now_s(), self._manifest.timing.lease_s
+        for peer, one in self._fetches.items():
+            unneeded = 0 if is_needed(one.what, offers, peer, point) else one.unneeded + 1
+            self._fetches[peer] = replace(one, unneeded=unneeded)
+        heard = {peer: one for peer, one in self._fetches.items() if now_s - one.silent_s < lease_s}
+        needed = {peer: one for peer, one in heard.items() if one.unneeded < LOOKS_UNNEEDED}
+        first = [peer for peer, one in needed.items() if one.is_first]
         if first:
             self._gained_s = now_s
-        who = min(first or self._fetches, default="")
-        return f"{self._fetches[who].member} {self._fetches[who].what}" if who else ""
+        if not needed:
+            return ""
+        one = needed[min(first or needed)]
+        return f"{one.member} fetches stage {one.what.stage} before iteration {one.what.iteration} from the run's store"
 
-    def _is_first(self, what: str) -> bool:
+    def _is_first(self, peer: str, what: HeldSnapshot) -> bool:
         """Whether a try that begins now may be waited for; what was tried first is forgotten
         first.
         """
         now_s = self._clock.now_s()
-        since_s, late = self._tried.get(what, (now_s, 0))
-        is_late = now_s - since_s >= TRIED_FOR * self._manifest.timing.join_wait_s
-        self._tried[what] = since_s, late + is_late
+        since_s, late = self._tried.setdefault(what, (now_s, Counter()))
         if len(self._tried) > FETCHES_KEPT:
             del self._tried[next(iter(self._tried))]
-        return not is_late or late < TRIES_LATE
+        if now_s - since_s < TRIED_FOR * self._manifest.timing.join_wait_s:
+            return True
+        if peer not in late and len(late) >= TRIERS:
+            return False
+        late[peer] += 1
+        return late[peer] <= TRIES_LATE
 
     def _forget(self) -> None:
         """Nobody has told anything."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from swarmfree.policy.resume import resume_point
-from swarmfree.policy.snapshot_store import MissingStages, is_in_vain, is_keeper, missing_stages, to_fetch
+from swarmfree.policy.snapshot_store import MissingStages, is_keeper, missing_stages, to_fetch
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Note
@@ -30,9 +30,9 @@ SETTLED_S = 10.0
 """What has been missing for so long is fetched, whoever is about to come, or to tell of something
 else.
 """
-LOOKS_UP_S, LOOKS_IN_VAIN = 2.0, 3
-"""Who fetches looks as often whether anybody needs that still; so many looks running have to find
-that nobody does: the one that has it now may be gone a moment later.
+LOOKS_UP_S, LOOKS_UNNEEDED = 2.0, 3
+"""Who fetches looks as often whether that is missing still; so many looks running have to find that
+it is not: the one that has it now may be gone a moment later.
 """
 ANSWERED_WITHIN_S = 15.0
 
@@ -50,7 +50,7 @@ class SnapshotFetcher:
         load: holds what lies there.
 
     Attributes:
-        fetches: what it fetches now, in words for others; empty for nothing.
+        fetching: now; None for nothing.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class SnapshotFetcher:
         self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
         self._seen: tuple[Offers, Stored] = ({}, ())
         self._missing_since_s: dict[HeldSnapshot, float] = {}
-        self._gone_before, self._keeps = set[HeldSnapshot](), False
+        self._gone_before = set[HeldSnapshot]()
         self._hides, self._hidden_until_s = (0, 0), 0.0
-        self.fetches = ""
+        self.fetching: HeldSnapshot | None = None
 
     def offered(self) -> tuple[HeldSnapshot, ...]:
         """What this peer tells of: all on its disk but what is older than a set that peers are
@@ -149,10 +149,12 @@ class SnapshotFetcher:
         return held if held is not None and held.stage in due else None
 
     def _missing(self, offers: Offers, stored: Stored) -> MissingStages:
-        """What has to be fetched. What has failed here again and again only where nothing else has:
-        a disk may have no room for it.
+        """What has to be fetched. What has failed here again and again, until it is tried once
+        more, only where nothing else has: a disk may have no room for it.
         """
-        hopeful = tuple(one for one in stored if self._failed.get(one, ("", 0.0, 0.0))[2] < HOPELESS_S)
+        now_s, never = self._context.now_s(), ("", 0.0, 0.0)
+        failed = {one: self._failed.get(one, never) for one in stored}
+        hopeful = tuple(one for one, (_, again_s, pause_s) in failed.items() if pause_s < HOPELESS_S or now_s >= again_s)
         missing = missing_stages(offers, hopeful, self._context.manifest.stage_count)
         return missing if missing.stages else missing_stages(offers, stored, self._context.manifest.stage_count)
 
@@ -172,9 +174,9 @@ class SnapshotFetcher:
         what = f"fetches stage {held.stage} before iteration {held.iteration} from {self._store.where}"
         if not why:
             self._context.tell(Note(what))
-        self.fetches = what
+        self.fetching = held
         try:
-            if not await self._received(held, stored, what):
+            if not await self._received(held, stored):
                 return
         except SwarmfreeError as error:
             if str(error) != why:
@@ -182,33 +184,28 @@ class SnapshotFetcher:
             self._failed[held] = str(error), self._context.now_s() + pause_s, 2 * pause_s
             return
         finally:
-            self.fetches = ""
+            self.fetching = None
         self._failed.clear()
         self._keeper.arrived(held)
         if not self._is_settled:
             await self._load(None)
 
-    async def _received(self, held: HeldSnapshot, stored: Stored, what: str) -> bool:
-        """Have one come, and say so as long as somebody needs it: no resume waits for it else. It
-        is given up where it is not missing, and another one is to be fetched here; whether it has
-        come.
+    async def _received(self, held: HeldSnapshot, stored: Stored) -> bool:
+        """Have one come, unless it is not missing, and another one is to be fetched here; whether
+        it has come.
 
         Raises:
             SwarmfreeError: it cannot be had, or this peer has to keep what it has.
         """
-        in_vain = unneeded = 0
-        me, stage_count, self._keeps = self._context.me.peer_id, self._context.manifest.stage_count, False
+        unneeded = 0
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._failure_of(held))
             while not (await asyncio.wait([fetching], timeout=LOOKS_UP_S))[0]:
                 announced, _, offers = await self._ask()
-                self._keeps = is_keeper(held, offers, me)
-                in_vain = in_vain + 1 if is_in_vain(held, offers, me, stage_count) else 0
                 missing = self._missing(offers, stored).snapshots
                 unneeded = unneeded + 1 if held not in missing else 0
-                self.fetches = "" if in_vain >= LOOKS_IN_VAIN else what
                 other = self._chosen(announced, offers, stored)
-                if unneeded >= LOOKS_IN_VAIN and other is not None and self._gives_way(held, other, missing):
+                if unneeded >= LOOKS_UNNEEDED and other is not None and self._gives_way(held, other, missing):
                     fetching.cancel()
         if fetching.cancelled():
             return False
@@ -228,23 +225,31 @@ class SnapshotFetcher:
             self._gone_before.add(other)
         return is_new
 
-    async def _may_replace(self) -> None:
-        """Return once another peer has what this one has of that set, and would have no more.
+    async def _may_replace(self, held: HeldSnapshot) -> None:
+        """Return once another peer has what this one has of that set, and would have no more. After
+        `join_wait_s` others need not wait for that.
 
         Raises:
-            SwarmfreeError: nobody has come with it for `join_wait_s`.
+            SwarmfreeError: the run goes on.
         """
         until_s = self._context.now_s() + self._context.timing.join_wait_s
-        while self._keeps:
+        while await self._keeps(held):
+            if self._is_settled:
+                raise SwarmfreeError("nobody else has what lies here of the same set, and the run goes on")
             if self._context.now_s() >= until_s:
-                raise SwarmfreeError("nobody else has what lies here of the same set")
+                self.fetching = None
             await asyncio.sleep(LOOKS_UP_S)
+
+    async def _keeps(self, held: HeldSnapshot) -> bool:
+        _, answers, offers = await self._ask()
+        fetching = {peer for peer, answer in answers.items() if answer.fetching is not None}
+        return is_keeper(held, offers, self._context.me.peer_id, fetching)
 
     async def _failure_of(self, held: HeldSnapshot) -> SwarmfreeError | None:
         """Have one come; why it does not."""
         assert self._store is not None, "it has told of this one"
         try:
-            await self._store.fetch(held, self._may_replace)
+            await self._store.fetch(held, lambda: self._may_replace(held))
         except SwarmfreeError as error:
             return error
         return None

@@ -152,7 +152,11 @@ ANSWERS: dict[type[Any], tuple[Response, ...]] = {
     messages.GetState: (messages.State(4, 0), messages.State(4, 1, (16, 16))),
     messages.GetShadow: (messages.ShadowPart(0), messages.ShadowPart(0, LINEAGE, (16, 16))),
     messages.GetRecord: (messages.RecordAnswer(RECORD),),
-    messages.GetPlan: (messages.PlanAnswer(plan(2), ""), messages.PlanAnswer(NEXT, "a replica", D, 3)),
+    messages.GetPlan: (
+        messages.PlanAnswer(plan(2), ""),
+        messages.PlanAnswer(NEXT, "a replica", D, 3),
+        messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(2, 6, "33" * 32)),
+    ),
     messages.GetManifest: (messages.ManifestAnswer(),),
     messages.Goodbye: (messages.Farewell("well"),),
     messages.GetAccount: (messages.Account(DIGESTS, CONTRIBUTIONS),),

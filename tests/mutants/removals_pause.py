@@ -39,7 +39,7 @@ def stage_that_is_fetched(patch: pytest.MonkeyPatch) -> None:
     """A run goes on without a stage that somebody is fetching from the run's store (When all have
     died).
     """
-    patch.setattr(resume_watch.ResumeWatch, "_look_who_fetches", lambda *_: "")
+    patch.setattr(resume_watch.ResumeWatch, "_who_is_waited_for", lambda *_: "")
 
 
 def record_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import make_record
 from tests.mutants.alone import ME, A, Alone, D, endpoint, plan, play, record
-from tests.trainer.test_resume_watch import MANIFEST, TIMING, World, announced, come_back, holds, sides, some_of_two_sets
+from tests.trainer.test_resume_watch import MANIFEST, TIMING, L, World, announced, come_back, holds, sides, some_of_two_sets
 
 
 def sides_that_come_back_from_a_pause() -> object:
@@ -94,7 +94,7 @@ def stages_that_are_fetched() -> object:
     """
 
     async def story(*, fails: bool) -> list[bool]:
-        world = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", held_up="fetches"))
+        world = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", fetching=HeldSnapshot(2, 50, L)))
         early = await world.look(120.0)
         world.answers["c"] = PlanAnswer(None, "") if fails else holds(2)
         return [founder.is_whole for founder in (*early, *await world.look(TIMING.join_wait_s + 30.0))][:1]

@@ -116,11 +116,29 @@ def test_every_stage_comes_to_a_disk(disks: dict[str, list[HeldSnapshot]]) -> No
 def test_of_those_that_have_a_stage_one_keeps_it(disks: dict[str, list[HeldSnapshot]]) -> None:
     """And fetches nothing in its place, however late that is: two that have the same might both."""
     stages = {peer: one.stage for peer, disk in disks.items() for one in reversed(disk) if one.iteration == 8}
-    keepers = [peer for peer in disks if is_keeper(held(2, 8), disks, peer)]
+    keepers = [peer for peer in disks if is_keeper(held(2, 8), disks, peer, disks)]
     assert sorted(stages[peer] for peer in keepers) == sorted(set(stages.values()))
     for peer in keepers:
         fetched = chosen_by(peer, disks, set(disks), STORED, 9 * FETCHED_WITHIN_S)
         assert fetched is None or fetched.iteration != 8
+
+
+def test_who_has_the_same_and_fetches_nothing_keeps_it() -> None:
+    """Whoever comes first by name; who has none of that set, or another stage, keeps nothing."""
+    disks = {"a": [held(0, 8)], "b": [held(0, 8)], "c": [held(1, 8)], "d": [held(0, 6)], "e": list[HeldSnapshot]()}
+
+    def keeps(peer: str, *fetching: str) -> bool:
+        return is_keeper(held(2, 8), disks, peer, fetching)
+
+    assert not keeps("a")
+    assert not keeps("b")
+    assert keeps("a", "b")
+    assert not keeps("b", "a")
+    assert keeps("c", "a", "b")
+    assert not keeps("d")
+    assert not keeps("e")
+    del disks["b"]
+    assert keeps("a")
 
 
 def test_what_nobody_fetches_in_time_is_fetched_by_others() -> None:

@@ -213,6 +213,9 @@ ANSWERS: tuple[tuple[Response, str], ...] = (
     (messages.PlanAnswer(replace(PLAN, position=FAR), ""), "term"),
     (messages.PlanAnswer(None, "", host="Qm\nHost"), "peer id"),
     (messages.PlanAnswer(None, "", held_up="x" * 8193), "what holds up an order of 8,193 letters"),
+    (messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(-1, 10, LINEAGE)), "stage -1"),
+    (messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(2, -1, LINEAGE)), "iteration -1"),
+    (messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(2, 10, "x" * 1000)), "lineage"),
     (messages.Met(7, LINEAGE, (), None, FAR.term, whole=True), "term"),
     (messages.Committed(-1), "iteration -1"),
 )

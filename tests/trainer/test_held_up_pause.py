@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.messages import GetPlan, PlanAnswer
+from swarmfree.protocol.messages import GetPlan, HeldSnapshot, PlanAnswer
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import peer
@@ -105,14 +105,14 @@ async def test_it_is_shown_while_a_pause_may_come(
 def test_a_coordinator_tells_it_beside_its_last_move(*, leads: bool) -> None:
     """By which `status` shows both; whoever does not lead tells what it fetches."""
 
-    async def story(alone: Alone) -> tuple[str, str]:
+    async def story(alone: Alone) -> tuple[str, str, HeldSnapshot | None]:
         here = SimpleNamespace(
             stage_member=alone.stage_member,
-            fetcher=SimpleNamespace(offered=lambda: (), fetches="fetches"),
+            fetcher=SimpleNamespace(offered=lambda: (), fetching=HeldSnapshot(2, 50, "a" * 64)),
             coordinator=SimpleNamespace(last_move="moved", held_up="full") if leads else None,
         )
         reply = await peer.Peer._handle_books(cast("Any", here), cast("Any", None), GetPlan())
         answer = reply.expect(PlanAnswer)
-        return answer.last_move, answer.held_up
+        return answer.last_move, answer.held_up, answer.fetching
 
-    assert play(story) == (("moved", "full") if leads else ("", "fetches"))
+    assert play(story) == (("moved", "full", None) if leads else ("", "", HeldSnapshot(2, 50, "a" * 64)))

@@ -24,9 +24,11 @@ from swarmfree.trainer.resume_watch import (
     FETCHES_KEPT,
     HOLDERS_ASKED,
     LOOK_S,
+    LOOKS_UNNEEDED,
     SETS_ASKED,
     SETS_COMPARED,
     TRIED_FOR,
+    TRIERS,
     TRIES_LATE,
     WAITED_FOR,
 )
@@ -142,12 +144,12 @@ async def test_a_part_is_found_among_sets_that_are_invented() -> None:
 
 async def test_what_somebody_fetches_from_the_store_is_waited_for() -> None:
     """However long that takes; then no longer than for anything else."""
-    world = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", held_up="fetches stage 2 before iteration 50 from s3://bucket"))
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
     assert await world.look(900.0) == []
-    assert world.said[-1].endswith("c.111 fetches stage 2 before iteration 50 from s3://bucket: waits for it")
+    assert world.said[-1].endswith("c.111 fetches stage 2 before iteration 50 from the run's store: waits for it")
     world.answers["c"] = holds(2)
     assert [one.is_whole for one in await world.look(TIMING.silence_s + 3 * LOOK_S)] == [True]
-    failed = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", held_up="fetches"))
+    failed = World(a=holds(0), b=holds(1), c=FETCHES)
     assert await failed.look(300.0) == []
     failed.answers["c"] = PlanAnswer(None, "")
     assert await failed.look(TIMING.join_wait_s - 2 * LOOK_S) == []
@@ -278,7 +280,8 @@ async def test_those_that_come_meanwhile_are_asked_in_their_turn_and_not_before_
     assert [one.is_whole for one in await crowded.look(2 * TIMING.lease_s + TIMING.silence_s + 4 * LOOK_S)] == [True]
 
 
-FETCHES = PlanAnswer(None, "", held_up="fetches stage 2 before iteration 50 from s3://bucket")
+FETCHES = PlanAnswer(None, "", fetching=HeldSnapshot(2, 50, L))
+FETCHES_LATER = PlanAnswer(None, "", fetching=HeldSnapshot(2, 60, "b" * 64))
 
 
 @pytest.mark.parametrize("is_announced", [False, True])
@@ -312,20 +315,20 @@ async def fails_again_and_again(world: World, peers: Iterable[str], fetch_s: flo
     return world.time_s - begun_s
 
 
-FIRST_TRIES = math.ceil(TRIED_FOR * TIMING.join_wait_s / 93.0) + TRIES_LATE
-"""Of those that begin each 93 seconds."""
+FIRST_TRIES = math.ceil(TRIED_FOR * TIMING.join_wait_s / 93.0)
+"""So many begin each 93 seconds before late ones count."""
 
 
 async def test_one_whose_fetch_fails_again_and_again_holds_up_nobody() -> None:
     """Whether it begins again at once or after a pause."""
     waited_s = await fails_again_and_again(World(a=holds(0), b=holds(1)), ["c"] * 20, 90.0)
-    assert 0 < waited_s - FIRST_TRIES * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
+    assert 0 < waited_s - (FIRST_TRIES + TRIES_LATE) * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
 
 
 async def test_many_whose_fetches_fail_hold_up_nobody() -> None:
-    """As many as are announced may try, each of which had not been there."""
+    """As many as are announced may try, each of which had not been there: some of them late."""
     waited_s = await fails_again_and_again(World(a=holds(0), b=holds(1)), (f"v{number}" for number in range(40)), 90.0)
-    assert 0 < waited_s - FIRST_TRIES * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
+    assert 0 < waited_s - (FIRST_TRIES + TRIERS) * 93.0 - (WAITED_FOR - 1) * TIMING.join_wait_s < 2 * TIMING.join_wait_s
 
 
 @pytest.mark.parametrize("fails_s", [3.0, 5.0])
@@ -354,6 +357,74 @@ async def test_tries_that_begin_soon_after_the_first_and_a_few_more_are_waited_f
     assert (await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []) == is_waited_for
 
 
+async def test_others_that_try_late_and_fail_take_nobodys_tries() -> None:
+    """Two volunteers with full disks, say, before the link of one breaks that fetches for long."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await world.look(TRIED_FOR * TIMING.join_wait_s)
+    for peer in ("v", "w"):
+        world.there[peer] = announced(peer)
+        await tries(world, peer, 6.0 * (TRIES_LATE + 1))
+    world.answers["c"] = PlanAnswer(None, "")
+    await world.look(3.0)
+    world.answers["c"] = FETCHES
+    assert await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []
+
+
+@pytest.mark.parametrize("there_s", [(LOOKS_UNNEEDED - 1) * LOOK_S, 0.0])
+async def test_what_another_disk_has_need_not_be_fetched_as_long_as_it_has_it(there_s: float) -> None:
+    """Some looks running have to find it there; and as it is gone again what is fetched is waited
+    for as before, however often that is so.
+    """
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    late = TRIED_FOR * TIMING.join_wait_s
+    assert await world.look(late) == []
+    for number in range(TRIES_LATE + 1):
+        peer = f"d{number}"
+        world.there[peer], world.answers[peer] = announced(peer), holds(2)
+        named = await world.look(there_s or TIMING.silence_s + (LOOKS_UNNEEDED + 1) * LOOK_S)
+        if not there_s:
+            assert [one.is_whole for one in named] == [True]
+            return
+        assert named == []
+        del world.there[peer], world.answers[peer]
+        assert await world.look(60.0) == []
+
+
+async def test_who_fetches_for_a_majority_is_waited_for_though_a_forced_side_is_whole() -> None:
+    """What they paused with counts more than the later set, once its last stage has come."""
+    world = sides()
+    late = sides()
+    come_back(late)
+    world.left |= late.left
+    first = min(late.there.keys() - world.there.keys())
+    held = late.answers[first].snapshots[0]
+    world.there[first], world.answers[first] = late.there[first], late.answers[first]
+    missing = next(stage for stage in range(3) if stage != held.stage)
+    world.there["c9"], world.answers["c9"] = announced("c9"), PlanAnswer(None, "", fetching=replace(held, stage=missing))
+    assert await world.look(300.0) == []
+    assert "c9.111 fetches" in world.said[-1]
+
+
+async def test_what_is_fetched_of_an_older_set_than_one_that_is_whole_is_not_waited_for() -> None:
+    """Where nothing counts more than that."""
+    world = World(**WHOLE, c9=PlanAnswer(None, "", fetching=HeldSnapshot(2, 40, "b" * 64)))
+    assert len(await world.look(TIMING.silence_s + (LOOKS_UNNEEDED + 2) * LOOK_S)) == 1
+
+
+async def test_a_fetch_that_could_not_be_heard_is_the_same_as_before() -> None:
+    """However often, and for however long, and it is not waited for meanwhile."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    assert await world.look(TRIED_FOR * TIMING.join_wait_s) == []
+    for _ in range(2 * TRIES_LATE):
+        del world.answers["c"]
+        assert await world.look(TIMING.lease_s + 10.0) == []
+        world.answers["c"] = FETCHES
+        assert await world.look((WAITED_FOR + 3) * TIMING.join_wait_s) == []
+    del world.answers["c"]
+    assert await world.look(TIMING.lease_s - LOOK_S) == []
+    assert not (await world.look((WAITED_FOR + 1) * TIMING.join_wait_s))[0].is_whole
+
+
 async def test_who_says_again_soon_that_it_fetches_is_waited_for_once_more() -> None:
     """Another disk had it for a moment, say, and is gone."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
@@ -368,7 +439,7 @@ async def test_who_has_said_once_that_it_fetches_and_answers_no_more_is_forgotte
     """Though it is announced, and an older set is whole; it is asked in each look, however many
     others there are.
     """
-    world = World(a=holds(0), b=holds(1), c=holds(2), v=FETCHES)
+    world = World(a=holds(0), b=holds(1), c=holds(2), v=FETCHES_LATER)
     many = {f"n{number:03}": announced(f"n{number:03}") for number in range(2 * ASKED_MAX)}
     world.there = many | world.there
     world.answers |= dict.fromkeys(many, PlanAnswer(None, ""))
@@ -376,7 +447,7 @@ async def test_who_has_said_once_that_it_fetches_and_answers_no_more_is_forgotte
     assert all("v" in {a.endpoint.member.peer_id for a in world.watch._whom_to_ask(world.there)} for _ in range(3))
     del world.answers["v"]
     assert await world.look(TIMING.lease_s - LOOK_S) == []
-    world.answers["v"] = FETCHES
+    world.answers["v"] = FETCHES_LATER
     assert await world.look(5.0) == []
     del world.answers["v"]
     assert await world.look(TIMING.lease_s - LOOK_S) == [], "it has answered meanwhile"
@@ -386,27 +457,28 @@ async def test_who_has_said_once_that_it_fetches_and_answers_no_more_is_forgotte
 async def test_what_is_fetched_is_remembered_for_many_and_not_for_all() -> None:
     """However many somebody invents, and however many try."""
     crowd = World(a=holds(0), b=holds(1))
-    await fails_again_and_again(crowd, (f"v{number}" for number in range(8)), 5.0)
-    assert list(crowd.watch._tried) == [FETCHES.held_up]
+    await fails_again_and_again(crowd, (f"v{number}" for number in range(4 * TRIERS)), 33.0)
+    ((what, (_, late)),) = crowd.watch._tried.items()
+    assert (what, len(late)) == (FETCHES.fetching, TRIERS)
     world = World(a=holds(0), b=holds(1), c=FETCHES)
     for number in range(FETCHES_KEPT + 5):
-        world.answers["c"] = replace(FETCHES, held_up=f"fetches {number}")
+        world.answers["c"] = replace(FETCHES, fetching=HeldSnapshot(2, 100 + number, L))
         await world.watch._look()
     assert len(world.watch._tried) == FETCHES_KEPT
-    assert "fetches 0" not in world.watch._tried
+    assert HeldSnapshot(2, 100, L) not in world.watch._tried
 
 
 async def test_who_fetches_is_not_forgotten_where_it_does_not_answer_for_a_moment() -> None:
     """An older set is whole on the disks meanwhile. Nor where it has failed, and begins again; and
     where it has come, nothing more is waited for.
     """
-    world = World(a=holds(0), b=holds(1), c=holds(2), v=FETCHES)
+    world = World(a=holds(0), b=holds(1), c=holds(2), v=FETCHES_LATER)
     assert await world.look(60.0) == []
     answers, world.answers = world.answers, {}
     assert await world.look(TIMING.silence_s + 4 * LOOK_S) == []
     world.answers = answers | {"v": PlanAnswer(None, "")}
     assert await world.look(FETCHES_AGAIN_S - LOOK_S) == []
-    world.answers["v"] = FETCHES
+    world.answers["v"] = FETCHES_LATER
     assert await world.look(60.0) == []
     world.answers["v"] = holds(2)
     assert len(await world.look(TIMING.silence_s + 2 * LOOK_S)) == 1
@@ -480,7 +552,7 @@ async def test_a_first_try_is_named_before_anothers_later_one() -> None:
     """It is what is waited for so long."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
     await tries(world, "c", TRIED_FOR * TIMING.join_wait_s + 6.0 * (TRIES_LATE + 1))
-    world.answers |= {"c": FETCHES, "d": replace(FETCHES, held_up="fetches stage 1")}
+    world.answers |= {"c": FETCHES, "d": FETCHES_LATER}
     world.there["d"] = announced("d")
     await world.look(3.0)
     assert "d.111 fetches" in world.said[-1]
@@ -488,8 +560,8 @@ async def test_a_first_try_is_named_before_anothers_later_one() -> None:
 
 async def test_who_fetched_before_somebody_led_and_is_silent_since_is_not_waited_for() -> None:
     """It is announced still."""
-    world = World(a=holds(0), b=holds(1), d=holds(2), c=FETCHES)
-    for says in (FETCHES, PlanAnswer(None, "", announced("c").endpoint)):
+    world = World(a=holds(0), b=holds(1), d=holds(2), c=FETCHES_LATER)
+    for says in (FETCHES_LATER, PlanAnswer(None, "", announced("c").endpoint)):
         world.answers["c"] = says
         assert await world.look(3.0) == []
     del world.answers["c"]
@@ -543,9 +615,9 @@ async def test_who_tells_the_same_as_it_fetches_no_more_has_failed_and_who_is_go
     """Though it has an older one on its disk."""
     world = World()
     adds(world, "old", make_record(iteration=39))
-    world.answers["old2"] = replace(world.answers["old2"], held_up=FETCHES.held_up)
+    world.answers["old2"] = replace(world.answers["old2"], fetching=FETCHES.fetching)
     assert await world.look(10.0) == []
-    world.answers["old2"] = replace(world.answers["old2"], held_up="")
+    world.answers["old2"] = replace(world.answers["old2"], fetching=None)
     assert await world.look(FETCHED_WITHIN_S) == []
     world.there["c"], world.answers["c"] = announced("c"), FETCHES
     assert await world.look(10.0) == []
@@ -571,8 +643,9 @@ async def test_those_that_fetch_have_a_fourth_of_the_places_and_are_silent_only_
     for seconds in (0.0, TIMING.lease_s):
         world.time_s += seconds
         world.watch._look_who_fetches(world.there, {"f000"}, {})
-    assert len(world.watch._fetches) == 2 * ASKED_MAX - 1
-    assert "f000" not in world.watch._fetches
+    assert len(world.watch._fetches) == 2 * ASKED_MAX
+    silent = [peer for peer, one in world.watch._fetches.items() if one.silent_s < math.inf]
+    assert silent == ["f000"]
     world.watch._look_who_fetches(world.there, {"f001"}, {})
     world.watch._look_who_fetches(world.there, {"f001"}, {"f001": PlanAnswer(None, "")})
     assert world.watch._fetches["f001"].silent_s == math.inf

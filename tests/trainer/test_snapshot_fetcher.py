@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.policy.snapshot_store import is_in_vain
+from swarmfree.policy.resume import SnapshotSet
+from swarmfree.policy.snapshot_store import is_needed
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import ABSENT
 from swarmfree.sim.loop import run_virtual
-from swarmfree.trainer.snapshot_fetcher import LOOKS_IN_VAIN, LOOKS_UP_S, SnapshotFetcher
+from swarmfree.trainer.snapshot_fetcher import LOOKS_UP_S, SnapshotFetcher
 
 MayReplace = Callable[[], Awaitable[None]]
 L = "a" * 64
@@ -27,7 +28,7 @@ class World:
 
     def __init__(self, mine: tuple[HeldSnapshot, ...], stored: tuple[HeldSnapshot, ...]) -> None:
         self.disk, self.there, self.told = list(mine), list(stored), list[str]()
-        self.said = list[str]()
+        self.said = list[HeldSnapshot | None]()
         self.fetched, self.refuses, self.loaded, self.now_s = list[HeldSnapshot](), "", 0, 0.0
         self.other, self.crowd = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),)), 0
         timing = SimpleNamespace(silence_s=2.0, join_wait_s=60.0)
@@ -61,7 +62,7 @@ class World:
     async def fetch(self, held: HeldSnapshot, _may: MayReplace) -> None:
         """Bring it to the disk."""
         self.fetched.append(held)
-        self.said.append(self.fetcher.fetches)
+        self.said.append(self.fetcher.fetching)
         if held not in self.there:
             raise SwarmfreeError("it is not what was uploaded")
 
@@ -86,7 +87,7 @@ async def test_what_no_disk_has_is_fetched_and_held() -> None:
     await world.fetcher._look()
     assert (world.fetched, world.loaded) == ([NEW], 1)
     assert world.fetcher.offered() == (NEW,)
-    assert (world.said, world.fetcher.fetches) == (["fetches stage 1 before iteration 20 from s3://bucket"], "")
+    assert (world.said, world.fetcher.fetching) == ([NEW], None)
     assert world.told == ["fetches stage 1 before iteration 20 from s3://bucket"]
 
 
@@ -125,40 +126,6 @@ async def test_what_cannot_be_fetched_leaves_what_there_is() -> None:
     ]
     assert len(world.told) == 2
     assert len(world.fetched) == 3, "not again at once"
-
-
-@pytest.mark.parametrize(
-    ("tells", "is_needed"),
-    [
-        ((HeldSnapshot(0, 20, L),), True),
-        ((HeldSnapshot(1, 20, L),), False),
-        ((HeldSnapshot(0, 20, L), HeldSnapshot(1, 20, L)), True),
-        ((HeldSnapshot(0, 30, L),), True),
-        ((HeldSnapshot(0, 10, L), HeldSnapshot(1, 10, "b" * 64)), True),
-    ],
-)
-def test_what_nobody_needs_any_more_is_fetched_in_silence(tells: tuple[HeldSnapshot, ...], *, is_needed: bool) -> None:
-    """Another disk has it by now, so that no resume waits for it; whoever said so may have lied, or
-    die. A part of a later set, or an older one, needs it still; and it has to be so in some looks
-    running.
-    """
-    world, before = World((OLD,), (NEW,)), PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
-    there, few = PlanAnswer(None, "", snapshots=tells), LOOKS_IN_VAIN - 1
-    looks = [before, *[there] * few, before, *[there] * few, there, there, before]
-
-    async def slow(held: HeldSnapshot, _may: MayReplace) -> None:
-        world.fetched.append(held)
-        await asyncio.sleep(LOOKS_UP_S / 2)
-        for world.other in looks:
-            await asyncio.sleep(LOOKS_UP_S)
-            world.said.append(world.fetcher.fetches)
-
-    world.fetch = slow  # type: ignore[method-assign]
-    run_virtual(lambda: looks_twice(world))
-    assert (world.fetched, world.loaded) == ([NEW], 1)
-    said = [bool(said) for said in world.said]
-    assert said == [True] * (len(looks) - 3) + [is_needed, is_needed, True]
-    assert world.fetcher.fetches == ""
 
 
 async def looks_twice(world: World) -> None:
@@ -352,25 +319,60 @@ def test_a_later_set_whose_holder_comes_and_goes_stops_one_fetch_alone() -> None
     assert len(lasted_s) <= 3
 
 
-@pytest.mark.parametrize(("back_s", "lasts_s", "has_come"), [(1e9, 120.0, False), (30.0, 60.0, True)])
-def test_a_last_copy_is_not_replaced(back_s: float, lasts_s: float, *, has_come: bool) -> None:
-    """The other one that had the same has died; it may be back before the fetch has ended, or
-    `join_wait_s` later.
+@pytest.mark.parametrize(("back_s", "has_come"), [(1e9, False), (30.0, True)])
+def test_a_last_copy_is_not_replaced(back_s: float, *, has_come: bool) -> None:
+    """The other one that had the same has died; it may be back before the fetch has ended. Others
+    wait no longer than `join_wait_s`, and this one as long as the run does not go on.
     """
+    world, told = keeper_of_ends(), list[bool]()
+    lasted_s = fetched_meanwhile(world, {0.0: (), back_s: (ENDS,)})
+
+    async def play() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(looks_twice(world))
+            for _ in range(10):
+                await asyncio.sleep(59.0)
+                told.append(world.fetcher.fetching == NEW)
+            world.state.stage = 1
+
+    run_virtual(play)
+    assert (world.fetched, world.loaded) == ([NEW], int(has_come))
+    assert told == [True, not has_come, *[False] * 8]
+    assert (lasted_s == [60.0]) == has_come
+    assert any("nobody else has what lies here" in line for line in world.told) == (not has_come)
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 1.0])
+def test_who_has_the_same_is_looked_for_once_all_has_come(takes_s: float) -> None:
+    """However soon that is: the other one has died as it came."""
+    world = keeper_of_ends()
+    lasted_s = fetched_meanwhile(world, {}, takes_s)
+
+    async def play() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(looks_twice(world))
+            while not world.fetched:
+                await asyncio.sleep(0)
+            world.other = PlanAnswer(None, "")
+            await asyncio.sleep(100.0)
+            assert not lasted_s
+            world.other = PlanAnswer(None, "", snapshots=(ENDS,))
+
+    run_virtual(play)
+    assert world.loaded == 1
+
+
+def keeper_of_ends() -> World:
+    """One that has the ends, as another one has that comes after it, and is to fetch the rest."""
     world = World((ENDS,), (ENDS, NEW))
     world.ports.tokens, world.ports.directory = object(), SimpleNamespace(announcements=lambda: asyncio.sleep(0, _others("a0")))
     world.fetcher._context.now_s = lambda: asyncio.get_running_loop().time()  # type: ignore[misc,assignment]
-    lasted_s = fetched_meanwhile(world, {0.0: (), back_s: (ENDS,)})
-    run_virtual(lambda: looks_twice(world))
-    assert (world.fetched, lasted_s, world.loaded) == ([NEW], [lasts_s], int(has_come))
-    assert any("nobody else has what lies here" in line for line in world.told) == (not has_come)
+    return world
 
 
 def test_what_comes_once_another_has_the_same_again_is_taken() -> None:
     """It waits for that, for so long."""
-    world = World((ENDS,), (ENDS, NEW))
-    world.ports.tokens, world.ports.directory = object(), SimpleNamespace(announcements=lambda: asyncio.sleep(0, _others("a0")))
-    world.fetcher._context.now_s = lambda: asyncio.get_running_loop().time()  # type: ignore[misc,assignment]
+    world = keeper_of_ends()
     lasted_s = fetched_meanwhile(world, {0.0: ()})
 
     async def play() -> None:
@@ -448,17 +450,16 @@ async def test_one_that_slept_does_not_keep_others_from_fetching() -> None:
     assert not world.fetched
 
 
-def test_a_later_set_that_is_whole_needs_no_fetch() -> None:
-    """An older one, or a part, does."""
-    whole = {"a": (HeldSnapshot(0, 30, L),), "b": (HeldSnapshot(1, 30, L),)}
-    mine: dict[str, tuple[HeldSnapshot, ...]] = {"me": (NEW,)}
-    assert is_in_vain(NEW, whole, "me", 2)
-    assert is_in_vain(NEW, {"a": whole["a"], "me": whole["b"]}, "me", 2), "its own part counts"
-    assert not is_in_vain(NEW, mine | {"a": ()}, "me", 2), "and does not by itself"
-    assert is_in_vain(NEW, mine, "a", 2)
-    assert not is_in_vain(HeldSnapshot(1, 30, "b" * 64), whole, "me", 2)
-    assert not is_in_vain(NEW, whole, "me", 3)
-    assert not is_in_vain(NEW, {}, "me", 2)
+def test_what_a_resume_needs() -> None:
+    """Not what another disk has, nor what is older than a whole set from which the run goes on."""
+    point = SnapshotSet(30, L, (), ("a", "b"))
+    part, none = SnapshotSet(30, L, (1,), ("a",)), dict[str, tuple[HeldSnapshot, ...]]()
+    assert not is_needed(NEW, none, "me", point)
+    assert is_needed(NEW, none, "me", None), "something may come that counts more"
+    assert is_needed(NEW, none, "me", part)
+    assert is_needed(HeldSnapshot(1, 30, "b" * 64), none, "me", point)
+    assert not is_needed(NEW, {"a": (NEW,)}, "me", None)
+    assert is_needed(NEW, {"me": (NEW,), "a": (ENDS, HeldSnapshot(1, 20, "b" * 64))}, "me", None)
 
 
 async def test_a_store_that_refuses_is_told_of_once() -> None:
@@ -555,20 +556,6 @@ async def test_one_whose_stage_comes_and_goes_hides_nothing_again() -> None:
         world.now_s, world.other = number * 2.0, back if number // 4 % 2 else gone
         await world.fetcher._look()
     assert world.fetcher.offered() == (OLD,)
-
-
-def test_a_later_set_that_is_whole_with_its_own_part_is_all_that_is_needed() -> None:
-    """The other part came as it fetched."""
-    world = World((HeldSnapshot(1, 30, L),), (NEW,))
-
-    async def slow(_: HeldSnapshot, _may: MayReplace) -> None:
-        world.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 30, L),))
-        await asyncio.sleep(LOOKS_UP_S * (LOOKS_IN_VAIN + 1))
-        world.said.append(world.fetcher.fetches)
-
-    world.fetch = slow  # type: ignore[method-assign]
-    run_virtual(lambda: looks_twice(world))
-    assert world.said == [""]
 
 
 async def test_others_are_asked_and_not_for_long() -> None:

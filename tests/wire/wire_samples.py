@@ -202,6 +202,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "plan_answer_guest": ("GetPlan", messages.PlanAnswer(None, "", AT_ALICE, 8, host="QmHost")),
     "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),
     "plan_answer_snapshots": ("GetPlan", messages.PlanAnswer(None, "", snapshots=(messages.HeldSnapshot(2, 50, LINEAGE),))),
+    "plan_answer_fetching": ("GetPlan", messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(2, 50, LINEAGE))),
     "account": ("GetAccount", messages.Account(DIGESTS, CONTRIBUTIONS)),
     "audit_answer": ("Audit", messages.AuditAnswer(12, 1, (FINDING,))),
     "audit_answer_empty": ("Audit", messages.AuditAnswer(0, 0)),

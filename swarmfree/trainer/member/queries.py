@@ -110,7 +110,11 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 
 
 async def get_plan(
-    stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "", held_up: str = ""
+    stage_member: StageMember,
+    snapshots: tuple[HeldSnapshot, ...],
+    last_move: str = "",
+    held_up: str = "",
+    fetching: HeldSnapshot | None = None,
 ) -> Reply:
     """Return the plan in force, the coordinator, what the run waits for and the number of records;
     a coordinator adds its last move and what holds up an order, a guest its host.
@@ -127,6 +131,5 @@ async def get_plan(
     host = stage_member.guest_room.host
     vouches = replica_state.stage != ABSENT and replica_state.is_committed_state
     passed_over = replica_state.passed_over if replica_state.is_from_disk and leader is None else ""
-    return Reply(
-        PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host, vouches, passed_over, held_up)
-    )
+    waits = stage_member.waiting_for
+    return Reply(PlanAnswer(plan, waits, leader, records, told, last_move, host, vouches, passed_over, held_up, fetching))

@@ -1951,6 +1951,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
     PASSED_OVER_FIELD_NUMBER: builtins.int
     HELD_UP_FIELD_NUMBER: builtins.int
+    FETCHING_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
     records: builtins.int
@@ -1968,9 +1969,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     lies on the receiver's disk; empty = none.
     """
     held_up: builtins.str
-    """Where the receiver coordinates: what holds up the organiser's order; where nobody leads it:
-    what it fetches from the run's store. Empty if nothing does.
-    """
+    """Where the receiver coordinates: what holds up the organiser's order. Empty if nothing does."""
     @property
     def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
@@ -1982,6 +1981,10 @@ class GetPlanResponse(google.protobuf.message.Message):
     @property
     def snapshots(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldSnapshot]:
         """On the receiver's disk, newest first; told while it hears no coordinator."""
+
+    @property
+    def fetching(self) -> global___HeldSnapshot:
+        """What the receiver fetches from the run's store, where nobody leads it; absent if nothing."""
 
     def __init__(
         self,
@@ -1996,9 +1999,10 @@ class GetPlanResponse(google.protobuf.message.Message):
         is_committed_state: builtins.bool = ...,
         passed_over: builtins.str = ...,
         held_up: builtins.str = ...,
+        fetching: global___HeldSnapshot | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "held_up", b"held_up", "host", b"host", "is_committed_state", b"is_committed_state", "last_move", b"last_move", "passed_over", b"passed_over", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "fetching", b"fetching", "plan", b"plan"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "fetching", b"fetching", "held_up", b"held_up", "host", b"host", "is_committed_state", b"is_committed_state", "last_move", b"last_move", "passed_over", b"passed_over", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
 
