@@ -122,6 +122,8 @@ def to_fetch(
             chosen[min(able, key=lambda peer: (stage != ENDS_STAGE and peer in feeders, free.index(peer)))] = stage
     mine = chosen.get(me)
     late = [stage for stage in missing.stages if waited_s[stage] >= FETCHED_WITHIN_S and (stage != ENDS_STAGE or me in feeders)]
+    if ENDS_STAGE in late and not any(peer in feeders for peer in free if peer != me):
+        late = [ENDS_STAGE]  # nobody else could
     if me in free and late:
         mine = late[(free.index(me) + int(max(waited_s[stage] for stage in late) / FETCHED_WITHIN_S)) % len(late)]
     return next((one for one in missing.snapshots if one.stage == mine), None)

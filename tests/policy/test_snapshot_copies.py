@@ -151,6 +151,14 @@ def test_what_nobody_fetches_in_time_is_fetched_by_others() -> None:
     assert chosen_by("a", offers, {"a"}, STORED, 9 * FETCHED_WITHIN_S) is None, "who has its stage is not free"
 
 
+def test_the_only_one_that_can_fetch_the_ends_fetches_nothing_in_their_place() -> None:
+    """However late others are with the rest; where another one can feed they take turns."""
+    offers: dict[str, list[HeldSnapshot]] = {"a": [], "b": [], "c": []}
+    waits_s = [rounds * FETCHED_WITHIN_S for rounds in (1.5, 2.5, 3.5, 4.5)]
+    assert {chosen_by("a", offers, {"a"}, STORED, wait_s) for wait_s in waits_s} == {held(0, 8)}
+    assert len({chosen_by("a", offers, {"a", "b"}, STORED, wait_s) for wait_s in waits_s}) == 3
+
+
 def test_each_stage_has_a_clock_of_its_own() -> None:
     """Another one that has just gone begins nobody's anew, and is nobody's to fetch but its own
     one's: of those that can feed where it is the ends.
