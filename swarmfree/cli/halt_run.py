@@ -117,8 +117,12 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
 
 
 async def _who_answers(access: RunAccess) -> tuple[Endpoint, ...]:
-    """Announced peers that live: they answer, if only by a refusal."""
-    found = [announcement.endpoint for announcement in await access.directory.announcements()][:ASKED_MAX]
+    """Announced peers that live: they answer, if only by a refusal. Nobody is asked where they are
+    more than can be: so many do not all end between two looks.
+    """
+    found = [announcement.endpoint for announcement in await access.directory.announcements()]
+    if len(found) > ASKED_MAX:
+        return ()
     async with asyncio.TaskGroup() as group:
         asked = [(peer, group.create_task(_failure(access, peer))) for peer in found]
     return tuple(peer for peer, failure in asked if not isinstance(failure.result(), PeerUnreachable | PeerSilent))

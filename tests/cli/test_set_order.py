@@ -280,6 +280,8 @@ SILENT, CLOSED = PeerSilent("it says nothing"), Refused(RefusalKind.NOT_ADMITTED
         (Halting.STOP, [(SILENT, ENDED), (LOST, ENDED), (ENDED, ENDED)], ""),
         (Halting.STOP, [], ""),
         (Halting.NOT, [(None, ENDED)], ""),
+        (Halting.STOP, [(None, ENDED)] * halt_run.ASKED_MAX, "64 peers have"),
+        (Halting.STOP, [(None, ENDED)] * (halt_run.ASKED_MAX + 1), ""),
     ],
     ids=[
         "all",
@@ -291,6 +293,8 @@ SILENT, CLOSED = PeerSilent("it says nothing"), Refused(RefusalKind.NOT_ADMITTED
         "none lived",
         "nobody",
         "a batch",
+        "many",
+        "too many",
     ],
 )
 async def test_an_order_is_taken_where_all_that_lived_have_ended(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 from dataclasses import replace
@@ -14,6 +15,7 @@ from safetensors.numpy import save_file
 
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.storage import snapshots as snapshots_module
 from swarmfree.storage.snapshots import FolderSnapshots
 from tests.wire.wire_samples import RECORD
 
@@ -75,6 +77,48 @@ async def test_the_next_one_is_written_over_one_that_is_no_longer_needed(tmp_pat
     assert len(list(snapshots._folder.iterdir())) == 3
     snapshots.clear()
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_spare_file_is_opened_as_it_is_and_the_state_begins_at_a_multiple_of_eight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut to nothing first, what it has in the system's cache were given back."""
+    real, opened = os.open, list[int]()
+
+    def watched(path: str, flags: int, *more: int) -> int:
+        opened.extend([flags] if Path(path).name.startswith(".iteration-") and flags & os.O_WRONLY else [])
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", watched)
+    snapshots = FolderSnapshots(tmp_path, RUN)
+    for number in range(12):
+        snapshot, parts = numbered(number)
+        await snapshots.write(snapshot, parts, ())
+        content = snapshots.place(snapshot.held).read_bytes()
+        assert int.from_bytes(content[:8], "little") % 8 == 0
+    assert len(opened) == 12
+    assert not any(flags & os.O_TRUNC for flags in opened)
+
+
+async def test_what_comes_from_elsewhere_has_reached_the_disk_before_it_may_take_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may last, and whoever else has what lies there may be gone by then."""
+    steps, real = list[str](), snapshots_module.flush_to_disk
+
+    def flush(path: Path) -> None:
+        steps.append("flush")
+        real(path)
+
+    async def may_replace() -> None:
+        steps.append("may replace" if SNAPSHOT.held in snapshots.held() else "nothing is there")
+
+    snapshots, other = await written(tmp_path), replace(SNAPSHOT.held, stage=1)
+    monkeypatch.setattr(snapshots_module, "flush_to_disk", flush)
+    async with snapshots.received(other, may_replace) as file:
+        file.write(b"all of it")
+    assert steps == ["flush", "may replace"]
+    assert snapshots.held() == (other,)
 
 
 async def test_a_file_that_is_open_is_not_written_over(tmp_path: Path) -> None:

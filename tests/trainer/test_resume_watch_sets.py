@@ -425,6 +425,36 @@ async def test_a_fetch_that_could_not_be_heard_is_the_same_as_before() -> None:
     assert not (await world.look((WAITED_FOR + 1) * TIMING.join_wait_s))[0].is_whole
 
 
+async def test_a_fetch_is_needed_until_three_looks_running_have_found_that_it_is_not() -> None:
+    """Whatever was found before that."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await world.look(LOOK_S)
+    needed, there = {"a": holds(0).snapshots}, {"a": holds(2).snapshots}
+    looks = [there, there, needed, *[there] * LOOKS_UNNEEDED, needed]
+    said = [bool(world.watch._who_is_waited_for(offers, None)) for offers in looks]
+    assert said == [*[True] * (2 + LOOKS_UNNEEDED), False, True]
+
+
+async def test_who_tells_of_something_else_as_it_fetches_has_failed_where_it_tells_of_that_still() -> None:
+    """It hides what is older for half a minute, and another one may begin a moment later."""
+    old = HeldSnapshot(1, 40, "b" * 64)
+    world = World(**WHOLE, v=replace(FETCHES_LATER, snapshots=()))
+    await world.look(10.0)
+    world.answers["v"] = replace(FETCHES_LATER, snapshots=(old,))
+    await world.look(60.0)
+    world.answers["v"] = PlanAnswer(None, "", snapshots=(old,))
+    assert await world.look(FETCHES_AGAIN_S - LOOK_S) == []
+
+
+async def test_who_has_tried_late_may_once_more_however_many_others_did() -> None:
+    """Sixteen may twice each, and nobody else."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await world.look(TRIED_FOR * TIMING.join_wait_s + LOOK_S)
+    peers = [f"v{number}" for number in range(TRIERS + 1)]
+    tried = [[world.watch._is_first(peer, HeldSnapshot(2, 50, L)) for peer in peers] for _ in range(TRIES_LATE + 1)]
+    assert tried == [*[[True] * TRIERS + [False]] * TRIES_LATE, [False] * (TRIERS + 1)]
+
+
 async def test_who_says_again_soon_that_it_fetches_is_waited_for_once_more() -> None:
     """Another disk had it for a moment, say, and is gone."""
     world = World(a=holds(0), b=holds(1), c=FETCHES)
@@ -532,10 +562,10 @@ async def test_when_those_were_asked_that_are_gone_is_forgotten() -> None:
     assert set(world.watch._called) == set(world.watch._asked) == set(world.there)
 
 
-async def test_a_pause_that_is_held_up_where_one_is_passed_over_is_no_fetch() -> None:
-    """It says so as it coordinates."""
+async def test_what_one_that_is_led_fetches_is_not_waited_for() -> None:
+    """Where its coordinator is passed over."""
     world = asleep(**BACK)
-    world.answers["sleeper"] = replace(world.answers["sleeper"], held_up="cannot pause yet: stage 1 lies on no disk")
+    world.answers["sleeper"] = replace(world.answers["sleeper"], fetching=FETCHES_LATER.fetching)
     assert len(await world.look(TIMING.silence_s + 2 * LOOK_S)) == 1
 
 
