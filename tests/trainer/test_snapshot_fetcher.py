@@ -16,7 +16,7 @@ from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import ABSENT
 from swarmfree.sim.loop import run_virtual
-from swarmfree.trainer.snapshot_fetcher import LOOKS_UP_S, SnapshotFetcher
+from swarmfree.trainer.snapshot_fetcher import HOPELESS_S, LOOKS_UP_S, SnapshotFetcher
 
 MayReplace = Callable[[], Awaitable[None]]
 L = "a" * 64
@@ -240,6 +240,61 @@ def test_what_fails_again_and_again_goes_after_what_has_not() -> None:
     run_virtual(play)
     assert world.fetched[:4] == [later, later, later, NEW]
     assert later in world.fetched[4:], "the other one lies on the disk"
+
+
+def test_what_has_failed_three_times_goes_first_again_once_it_may_be_tried() -> None:
+    """The link was bad for 14 seconds, and the older one takes ten minutes."""
+    later = HeldSnapshot(1, 30, L)
+    world, begun_s = World((), (NEW, later)), list[tuple[int, float]]()
+    world.fetcher._context.now_s = lambda: asyncio.get_running_loop().time()  # type: ignore[misc,assignment]
+    world.other = PlanAnswer(None, "", snapshots=(ENDS_LATER, ENDS))
+
+    async def fetch(held: HeldSnapshot, _may: MayReplace) -> None:
+        now_s = asyncio.get_running_loop().time()
+        begun_s.append((held.iteration, now_s))
+        if held == NEW:
+            await asyncio.sleep(600.0)
+        elif now_s < 14.0:
+            raise SwarmfreeError("a bad link")
+
+    world.fetch = fetch  # type: ignore[method-assign]
+
+    async def play() -> None:
+        while not world.loaded:
+            await world.fetcher._look()
+            await asyncio.sleep(1.0)
+
+    run_virtual(play)
+    assert [iteration for iteration, _ in begun_s] == [30, 30, 30, 20, 30]
+    assert 14.0 <= begun_s[-1][1] <= 14.0 + HOPELESS_S
+
+
+@pytest.mark.parametrize("fetches", [False, True])
+def test_another_that_has_the_same_keeps_it_where_it_fetches_nothing(*, fetches: bool) -> None:
+    """Also one that comes later by name, as the first one has died."""
+    world, names = keeper_of_ends(), ["a0"]
+    world.ports.directory = SimpleNamespace(announcements=lambda: asyncio.sleep(0, _others(*names)))
+    ended_s = list[float]()
+
+    async def fetch(_: HeldSnapshot, may_replace: MayReplace) -> None:
+        await asyncio.sleep(10.0)
+        await may_replace()
+        ended_s.append(asyncio.get_running_loop().time())
+
+    world.fetch = fetch  # type: ignore[method-assign]
+
+    async def play() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(looks_twice(world))
+            await asyncio.sleep(5.0)
+            names[:] = ["z0"]
+            world.other = PlanAnswer(None, "", snapshots=(ENDS,), fetching=ENDS_LATER if fetches else None)
+            await asyncio.sleep(25.0)
+            world.other = PlanAnswer(None, "", snapshots=(ENDS,))
+
+    run_virtual(play)
+    assert (ended_s[0] >= 30.0) == fetches
+    assert world.loaded == 1
 
 
 def test_what_alone_is_missing_is_tried_on_however_often_it_has_failed() -> None:
