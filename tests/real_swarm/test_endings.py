@@ -106,7 +106,7 @@ async def require_goes_on(processes: Processes) -> None:
     """
     report, before = processes.folder / "report", losses(processes, "local")
     # Two sets are kept: a swarm that is fast has dropped its first one by now
-    shelves = [[*shelf.glob("snapshots/*/*")] for shelf in (report / "peers").iterdir()]
+    shelves = [[*shelf.glob("snapshots/*/*.safetensors")] for shelf in (report / "peers").iterdir()]
     first = min(set.intersection(*({number_of(one) for one in shelf} for shelf in shelves if shelf)))
     for one in itertools.chain.from_iterable(shelves):
         if number_of(one) != first:

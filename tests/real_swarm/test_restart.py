@@ -38,7 +38,7 @@ def losses(processes: Processes, life: str) -> dict[int, float]:
 
 def _snapshots(processes: Processes) -> dict[Path, bytes]:
     """What lies on all disks."""
-    return {place: place.read_bytes() for place in (processes.folder / "peers").glob("peer-*/snapshots/*/*")}
+    return {place: place.read_bytes() for place in (processes.folder / "peers").glob("peer-*/snapshots/*/*.safetensors")}
 
 
 async def test_a_swarm_that_is_paused_and_killed_whole_goes_on_where_its_snapshots_were(processes: Processes) -> None:
