@@ -181,6 +181,8 @@ class FolderSnapshots:
     def _save(self, temporary: Path, header: dict[str, object], parts: Sequence[bytes]) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self._folder / _SPARE).replace(temporary)
+            if temporary.stat().st_nlink > 1:  # somebody keeps it under another name: a backup
+                temporary.unlink()
         with open(temporary, "wb", opener=_open_as_it_is) as file:
             write_tensors(file, {"swarmfree": json.dumps(header)}, parts)
             file.truncate()

@@ -79,6 +79,19 @@ async def test_the_next_one_is_written_over_one_that_is_no_longer_needed(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+async def test_a_backup_by_hard_links_stays_what_it_is(tmp_path: Path) -> None:
+    """As `cp -al` and `rsync --link-dest` make them, of whole ones and of the spare one."""
+    snapshots, kept = FolderSnapshots(tmp_path, RUN), dict[Path, bytes]()
+    for number in range(6):
+        await snapshots.write(*numbered(number), ())
+        for place in list(snapshots._folder.iterdir()):
+            link = tmp_path / f"{number}{place.name}"
+            link.hardlink_to(place)
+            kept[link] = place.read_bytes()
+    assert len(kept) > 6
+    assert all(link.read_bytes() == content for link, content in kept.items())
+
+
 async def test_a_spare_file_is_opened_as_it_is_and_the_state_begins_at_a_multiple_of_eight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
