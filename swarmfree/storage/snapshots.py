@@ -123,6 +123,7 @@ class FolderSnapshots:
 
         def take_in() -> None:
             temporary.replace(place)
+            flush_to_disk(self._folder)
             for other in self.held():
                 if (other.iteration, other.lineage) == (held.iteration, held.lineage) and other != held:
                     self.place(other).unlink(missing_ok=True)
@@ -130,8 +131,10 @@ class FolderSnapshots:
         with told_in_one_line(place, "writing"):
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                with temporary.open("wb") as file:
+                self._remove_torn()
+                with self._over_the_spare(temporary) as file:
                     yield file
+                    file.truncate()
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._pool, flush_to_disk, temporary)
                 await may_replace()
@@ -162,14 +165,17 @@ class FolderSnapshots:
             "past": {str(iteration): lineage for iteration, lineage in snapshot.past.items() if iteration > since},
             "sha256": [hashlib.sha256(data).hexdigest() for data in parts],
         }
-        with told_in_one_line(self._folder, "removing what an earlier life had begun to write"):
-            for torn in self._folder.glob(".iteration-*"):
-                torn.unlink(missing_ok=True)
+        self._remove_torn()
         place_whole(self.place(held), lambda temporary: self._save(temporary, header, parts), sum(map(len, parts)))
         for old in self.held():
             if old != held and old not in keep:
                 with told_in_one_line(self.place(old), "removing an older snapshot"):
                     self._remove(old)
+
+    def _remove_torn(self) -> None:
+        with told_in_one_line(self._folder, "removing what an earlier life had begun to write"):
+            for torn in self._folder.glob(".iteration-*"):
+                torn.unlink(missing_ok=True)
 
     def _remove(self, old: HeldSnapshot) -> None:
         with self._removal, contextlib.suppress(FileNotFoundError):
@@ -179,13 +185,17 @@ class FolderSnapshots:
                 self.place(old).replace(self._folder / _SPARE)
 
     def _save(self, temporary: Path, header: dict[str, object], parts: Sequence[bytes]) -> None:
+        with self._over_the_spare(temporary) as file:
+            write_tensors(file, {"swarmfree": json.dumps(header)}, parts)
+            file.truncate()
+
+    def _over_the_spare(self, temporary: Path) -> IO[bytes]:
+        """A new file for whoever writes it from its beginning, and cuts off what is then left."""
         with contextlib.suppress(FileNotFoundError):
             (self._folder / _SPARE).replace(temporary)
             if temporary.stat().st_nlink > 1:  # somebody keeps it under another name: a backup
                 temporary.unlink()
-        with open(temporary, "wb", opener=_open_as_it_is) as file:
-            write_tensors(file, {"swarmfree": json.dumps(header)}, parts)
-            file.truncate()
+        return open(temporary, "wb", opener=_open_as_it_is)
 
     def _head(self, held: HeldSnapshot) -> tuple[Snapshot, list[str]]:
         """What the file says of itself, and the hash of each part."""

@@ -120,7 +120,9 @@ async def test_what_comes_from_elsewhere_has_reached_the_disk_before_it_may_take
     steps, real = list[str](), snapshots_module.flush_to_disk
 
     def flush(path: Path) -> None:
-        steps.append("flush")
+        steps.append("flush names" if path.is_dir() else "flush")
+        if path.is_dir():
+            assert SNAPSHOT.held in snapshots.held(), "removed before the name of what replaces it has reached the disk"
         real(path)
 
     async def may_replace() -> None:
@@ -130,7 +132,7 @@ async def test_what_comes_from_elsewhere_has_reached_the_disk_before_it_may_take
     monkeypatch.setattr(snapshots_module, "flush_to_disk", flush)
     async with snapshots.received(other, may_replace) as file:
         file.write(b"all of it")
-    assert steps == ["flush", "may replace"]
+    assert steps == ["flush", "may replace", "flush names"]
     assert snapshots.held() == (other,)
 
 
@@ -226,3 +228,23 @@ async def test_what_a_killed_life_had_begun_to_write_goes(tmp_path: Path) -> Non
     assert snapshots.held() == (SNAPSHOT.held,)
     await snapshots.write(Snapshot(1, RECORD, {}, len(PARTS)), PARTS, ())
     assert not torn.exists()
+
+
+async def test_what_a_killed_life_had_begun_to_fetch_goes_and_a_fetch_takes_the_spare_file(tmp_path: Path) -> None:
+    """With the next fetch: a disk with room for one more than is kept has room for it, however many
+    lives were killed in the middle of one. What is longer in the spare file is cut off.
+    """
+    snapshots = await written(tmp_path)
+    torn = snapshots._folder / f".{snapshots.place(SNAPSHOT.held).name}.0123abcd"
+    torn.write_bytes(b"half of it")
+    (snapshots._folder / ".spare").write_bytes(b"a" * 4096)
+    fetched = replace(SNAPSHOT, stage=1).held
+
+    async def may_replace() -> None:
+        return
+
+    async with snapshots.received(fetched, may_replace) as file:
+        assert len(list(snapshots._folder.iterdir())) == 2, "what is kept, and what comes"
+        file.write(b"what was fetched")
+    assert [place.name for place in snapshots._folder.iterdir()] == [snapshots.place(fetched).name]
+    assert snapshots.place(fetched).read_bytes() == b"what was fetched"
