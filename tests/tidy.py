@@ -26,7 +26,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "policy": ({"protocol"}, {"networkx", "scipy"}),
     "model": ({"protocol"}, {"torch", "numpy", "blake3", "safetensors"}),
     "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "zstandard"}),
-    "storage": ({"protocol"}, {"datasets", "numpy", "obstore", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
+    "storage": ({"protocol"}, {"blake3", "datasets", "numpy", "obstore", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
     "trainer": ({"protocol", "policy"}, set()),
     "sim": ({"protocol", "policy", "trainer"}, {"numpy"}),
     "cockpit": ({"protocol"}, {"rich"}),

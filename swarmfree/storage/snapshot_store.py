@@ -1,7 +1,7 @@
 """The snapshot store port over a bucket that speaks S3, by way of obstore.
 
 A snapshot there is two objects: the file as it lies on its peer's disk, under a name that holds its
-SHA-256, written in parts where it is large; and after that a record of a few hundred bytes, created
+BLAKE3, written in parts where it is large; and after that a record of a few hundred bytes, created
 only where none is there. The first record counts, and names the file that belongs to it. So nobody
 reads half of anything, and of two writers one has written nothing.
 
@@ -24,10 +24,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from blake3 import blake3
+
 from swarmfree.protocol.canonical_json import json_object
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
-from swarmfree.storage.snapshots import FolderSnapshots
+from swarmfree.storage.snapshots import CHECKSUMS, FolderSnapshots, checksum_in
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -99,10 +101,10 @@ class BucketSnapshots:
         if await self._record(key) is not None:
             return
         with self._folder.opened(held) as file:
-            size_bytes, sha256 = await asyncio.to_thread(_digest, file)
-            data = _data_key(key, sha256)
+            size_bytes, digest = await asyncio.to_thread(_digest, file)
+            data = _data_key(key, digest)
             await self._put(data, file)
-        record = {"run": self._run, "data": data, "size_bytes": size_bytes, "sha256": sha256}
+        record = {"run": self._run, "data": data, "size_bytes": size_bytes, "blake3": digest}
         content = json.dumps(record).encode()
         if not await self._write(key, content, "create"):
             first = await self._record(key)
@@ -123,7 +125,7 @@ class BucketSnapshots:
         record = await self._record(_key(held))
         if record is None:
             raise SwarmfreeError(f"{self.where}: no snapshot of stage {held.stage} of iteration {held.iteration} any more")
-        sha256, size_bytes = hashlib.sha256(), 0
+        checksum, size_bytes = CHECKSUMS[record["checksum"]](), 0
         async with self._folder.received(held, may_replace) as file:
             with self._told(f"reading {record['data']}"):
                 # In requests of their own: one for all would have to end within `answered_within`
@@ -132,14 +134,14 @@ class BucketSnapshots:
                     length = min(PART_SIZE_BYTES, whole - start)
                     piece = await obstore.get_range_async(store, place, start=start, length=length)
                     await asyncio.to_thread(file.write, piece)
-                    await asyncio.to_thread(sha256.update, piece)
+                    await asyncio.to_thread(checksum.update, piece)
                     size_bytes += len(piece)
-            if (size_bytes, sha256.hexdigest()) != (record["size_bytes"], record["sha256"]):
+            if (size_bytes, checksum.hexdigest()) != (record["size_bytes"], record["digest"]):
                 self._damaged.add(held)
-                expected = f"{record['size_bytes']:,} bytes with SHA-256 {record['sha256'][:16]} expected"
+                expected = f"{record['size_bytes']:,} bytes with {record['checksum']} {record['digest'][:16]} expected"
                 raise SwarmfreeError(
                     f"{self.where}/{self._run}/{record['data']}: {expected}, {size_bytes:,} bytes with "
-                    f"{sha256.hexdigest()[:16]} found: it is not what was uploaded, and is not used"
+                    f"{checksum.hexdigest()[:16]} found: it is not what was uploaded, and is not used"
                 )
 
     async def prune(self, before: int) -> None:
@@ -210,9 +212,10 @@ class BucketSnapshots:
                     return None
             with contextlib.suppress(LookupError, TypeError, ValueError):
                 said = json_object(content, RECORD_SIZE_BYTES_MAX)
-                data, sha256 = str(said["data"]), str(said["sha256"])
-                if said["run"] == self._run and data == _data_key(key, sha256):
-                    self._records[key] = {"data": data, "size_bytes": int(said["size_bytes"]), "sha256": sha256}
+                data, (checksum, digest) = str(said["data"]), checksum_in(said)
+                if said["run"] == self._run and data == _data_key(key, str(digest)):
+                    size_bytes = int(said["size_bytes"])
+                    self._records[key] = {"data": data, "size_bytes": size_bytes, "checksum": checksum, "digest": str(digest)}
         return self._records.get(key)
 
     async def _put(self, key: str, file: IO[bytes]) -> None:
@@ -289,9 +292,9 @@ def _key(held: HeldSnapshot) -> str:
     return f"iteration-{held.iteration:09}/{held.lineage}/stage-{held.stage}.json"
 
 
-def _data_key(record: str, sha256: str) -> str:
+def _data_key(record: str, digest: str) -> str:
     """Of the data that a record of this key names by its digest."""
-    return f"{record.removesuffix('.json')}-{sha256}.safetensors"
+    return f"{record.removesuffix('.json')}-{digest}.safetensors"
 
 
 def _held(key: str) -> HeldSnapshot | None:
@@ -301,11 +304,11 @@ def _held(key: str) -> HeldSnapshot | None:
 
 
 def _digest(file: IO[bytes]) -> tuple[int, str]:
-    """Size and SHA-256 of what is read from its beginning on, where it is left."""
-    sha256 = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]
+    """Size and BLAKE3 of what is read from its beginning on, where it is left."""
+    digest = hashlib.file_digest(file, blake3)  # type: ignore[arg-type]
     size_bytes = file.tell()
     file.seek(0)
-    return size_bytes, sha256.hexdigest()
+    return size_bytes, digest.hexdigest()
 
 
 def _one_line(error: Exception) -> str:

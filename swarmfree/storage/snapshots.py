@@ -2,7 +2,7 @@
 
 A file holds one float32 tensor for each part of the stage's state, weights, first and second
 moments one after the other, and in its header what the snapshot is of, the last record, and a
-SHA-256 of each part. Writing and hashing happen on a thread of their own.
+BLAKE3 of each part. Writing and hashing happen on a thread of their own.
 
 One file that is no longer needed stays as a spare, and the next snapshot is written over it. A new
 file costs many times as much, since the system has to find and clear memory for what it caches.
@@ -18,13 +18,14 @@ import json
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
 import numpy as np
+from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 
 from swarmfree.protocol.errors import SwarmfreeError
@@ -35,6 +36,8 @@ from swarmfree.storage.atomic_files import flush_to_disk, place_whole, told_in_o
 
 SNAPSHOTS, SUFFIX = "snapshots", ".safetensors"
 _NAME = re.compile(r"iteration-(\d{9})-stage-(\d+)-([0-9a-f]{64})\.safetensors")
+CHECKSUMS: dict[str, Callable[..., Any]] = {"blake3": blake3, "sha256": hashlib.sha256}
+"""By name; the second one in what versions before have written."""
 _PAST_KEPT = 4096
 _SPARE = ".spare"
 
@@ -163,7 +166,7 @@ class FolderSnapshots:
             "iteration": held.iteration,
             "record": record_to_json(snapshot.record),
             "past": {str(iteration): lineage for iteration, lineage in snapshot.past.items() if iteration > since},
-            "sha256": [hashlib.sha256(data).hexdigest() for data in parts],
+            "blake3": [blake3(data).hexdigest() for data in parts],
         }
         self._remove_torn()
         place_whole(self.place(held), lambda temporary: self._save(temporary, header, parts), sum(map(len, parts)))
@@ -197,22 +200,23 @@ class FolderSnapshots:
                 temporary.unlink()
         return open(temporary, "wb", opener=_open_as_it_is)
 
-    def _head(self, held: HeldSnapshot) -> tuple[Snapshot, list[str]]:
-        """What the file says of itself, and the hash of each part."""
+    def _head(self, held: HeldSnapshot) -> tuple[Snapshot, str, list[str]]:
+        """What the file says of itself, and the checksum of each part: which, and its values."""
         with self._opened(held) as file:
             header = json.loads((file.metadata() or {})["swarmfree"])
-            hashes = [str(digest) for digest in header["sha256"]]
+            checksum, found = checksum_in(header)
+            hashes = [str(digest) for digest in found]
             past = {int(iteration): str(lineage) for iteration, lineage in header["past"].items()}
             snapshot = Snapshot(int(header["stage"]), record_from_json(header["record"]), past, len(hashes))
             if header["run"] != self._run or snapshot.held != held or len(file.keys()) != len(hashes):
                 raise ValueError("its name, its run and what is in it do not agree")
-            return snapshot, hashes
+            return snapshot, checksum, hashes
 
     def _read_part(self, held: HeldSnapshot, part: int) -> bytes:
-        _, hashes = self._head(held)
+        _, checksum, hashes = self._head(held)
         with self._opened(held) as file:
             data = bytes(np.asarray(file.get_tensor(_tensor(part)), "<f4").tobytes())
-            if hashlib.sha256(data).hexdigest() != hashes[part]:
+            if CHECKSUMS[checksum](data).hexdigest() != hashes[part]:
                 raise ValueError(f"part {part} is not what was written: the disk has changed it")
             return data
 
@@ -224,6 +228,16 @@ class FolderSnapshots:
                 yield file
         except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SwarmfreeError(f"{place}: no snapshot that can be read: {error}") from error
+
+
+def checksum_in(said: Mapping[str, Any]) -> tuple[str, Any]:
+    """Which one a header or a record holds, and its value.
+
+    Raises:
+        LookupError: none.
+    """
+    name = next((name for name in CHECKSUMS if name in said), "blake3")
+    return name, said[name]
 
 
 def write_tensors(file: IO[bytes], metadata: dict[str, str], parts: Sequence[bytes]) -> None:

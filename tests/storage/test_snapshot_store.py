@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 import time
@@ -143,6 +144,7 @@ async def test_what_is_torn_is_never_told_of(endpoint: FaultyEndpoint, tmp_path:
         json.dumps(said | {"data": data_key.replace("stage-2", "stage-1")}).encode(),
         json.dumps(said | {"size_bytes": said["size_bytes"] + 1}).encode(),
         json.dumps(said | {"size_bytes": "many"}).encode(),
+        json.dumps({name: value for name, value in said.items() if name != "blake3"}).encode(),
         content + bytes(5000),
     ):
         await obstore.delete_async(bucket, f"{prefix}/{record_key}")
@@ -294,6 +296,26 @@ async def test_what_was_changed_in_the_bucket_is_refused_by_name(endpoint: Fault
         await theirs.fetch(HELD, at_once)
     assert await theirs.stored() == ()
     assert not list(disk._folder.iterdir())
+
+
+async def test_what_a_version_before_has_uploaded_is_fetched_and_checked(endpoint: FaultyEndpoint, tmp_path: Path) -> None:
+    """It named data by SHA-256."""
+    store = await store_of(tmp_path, parts=[b"\1" * 8, b"\2" * 8])
+    await store.upload(HELD)
+    bucket, prefix, keys = store._store(), store._prefix, sorted(await store._objects())
+    (data_key,), (record_key,) = ([key for key in keys if key.endswith(".json") is is_record] for is_record in (False, True))
+    data, said = await read(bucket, f"{prefix}/{data_key}"), json.loads(await read(bucket, f"{prefix}/{record_key}"))
+    digest = hashlib.sha256(data).hexdigest()
+    before = data_key.replace(said.pop("blake3"), digest)
+    await obstore.delete_async(bucket, f"{prefix}/{data_key}")
+    await obstore.put_async(bucket, f"{prefix}/{before}", data)
+    await obstore.put_async(bucket, f"{prefix}/{record_key}", json.dumps(said | {"data": before, "sha256": digest}).encode())
+    disk, theirs = newcomer(tmp_path)
+    await theirs.fetch(HELD, at_once)
+    assert await disk.read(HELD) == SNAPSHOT
+    await obstore.put_async(bucket, f"{prefix}/{before}", data[:-1] + b"\3")
+    with pytest.raises(SwarmfreeError, match=r"sha256 .* it is not what was uploaded"):
+        await newcomer(tmp_path, "another")[1].fetch(HELD, at_once)
 
 
 async def test_a_record_that_says_nothing_is_written_again(endpoint: FaultyEndpoint, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -172,6 +173,28 @@ async def test_another_runs_snapshots_are_not_seen(tmp_path: Path) -> None:
     stranger.write_bytes(place.read_bytes())
     with pytest.raises(SwarmfreeError, match="do not agree"):
         await FolderSnapshots(tmp_path, "ef" * 32).read(SNAPSHOT.held)
+
+
+async def as_before(snapshots: FolderSnapshots) -> None:
+    """Write it as versions did that hashed with SHA-256."""
+    place = snapshots.place(SNAPSHOT.held)
+    with safe_open(place, "numpy") as file:
+        header, tensors = json.loads(file.metadata()["swarmfree"]), {name: file.get_tensor(name) for name in file.offset_keys()}
+    del header["blake3"]
+    header["sha256"] = [hashlib.sha256(part).hexdigest() for part in PARTS]
+    save_file(tensors, place, {"swarmfree": json.dumps(header)})
+
+
+async def test_what_a_version_before_has_written_is_read_and_checked(tmp_path: Path) -> None:
+    """It hashed with SHA-256, and what it has left is the run's state."""
+    snapshots = await written(tmp_path)
+    await as_before(snapshots)
+    assert await snapshots.read(SNAPSHOT.held) == SNAPSHOT
+    assert [await snapshots.read_part(SNAPSHOT.held, part) for part in range(2)] == PARTS
+    place = snapshots.place(SNAPSHOT.held)
+    place.write_bytes(place.read_bytes()[:-1] + b"\2")
+    with pytest.raises(SwarmfreeError, match="part 1 is not what was written"):
+        await snapshots.read_part(SNAPSHOT.held, 1)
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "empty", "gone"])
