@@ -197,8 +197,14 @@ class Mischief:
         """A member has a place, or gives one, while nothing is committed: where a later founder is
         named than the newest plan's, it begins anew with that one.
         """
-        if self.plan is not None and geneses and self.plan.position.term.number < founders_term(geneses[-1].number):
+        if self.is_replaced(geneses):
             self.dropped(member)
+
+    def is_replaced(self, geneses: Sequence[Founder]) -> bool:
+        """Whether a later founder is named than the newest plan's: while nothing is committed, who
+        has read of it follows no plan, and who has not cannot be told from here.
+        """
+        return self.plan is not None and bool(geneses) and self.plan.position.term.number < founders_term(geneses[-1].number)
 
     def dropped(self, member: Member) -> None:
         """A member has dropped its plan."""

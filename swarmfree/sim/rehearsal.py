@@ -349,6 +349,7 @@ class _Rehearsal:
         if (
             self.history.quiet_s(sender, receiver) >= bounds.REACHED_S
             and self._mischief is not None
+            and (self.checks.committed or not self._mischief.is_replaced(self._stage.directory.geneses))
             and self._mischief.may_not_forbid(sender, receiver, request)
         ):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")

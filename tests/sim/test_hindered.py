@@ -4,6 +4,7 @@ asks it (I7).
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from dataclasses import replace
@@ -19,7 +20,7 @@ from swarmfree.protocol.messages import Claim, GetPlan, Goodbye, Hello, Redo
 from swarmfree.protocol.names import Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Reply
-from swarmfree.sim import partitions
+from swarmfree.sim import bounds, partitions
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.hardships import draw_setup
@@ -185,8 +186,8 @@ def test_whose_sender_follows_another_is_not_the_newest_plan(leads_on: bool) -> 
 
 @pytest.mark.parametrize("number", [1, 7, founders_term(2)])
 def test_who_begins_with_a_later_founder_may_forbid_what_the_first_one_planned(number: int) -> None:
-    """As soon as it has a place there, and not as soon as that one is named; nobody may while the
-    plan is of the newest founder, also in a term after it, or nobody is named.
+    """For good as soon as it has a place there, and from when that one is named until it leads;
+    nobody may while the plan is of the newest founder, also in a term after it, or nobody is named.
     """
     scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
     mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
@@ -196,12 +197,36 @@ def test_who_begins_with_a_later_founder_may_forbid_what_the_first_one_planned(n
     plan = Plan(position, "0" * 16, "1" * 64, stages, (), None, 4)
     mischief.see(plan, leader)
     mischief.promised(one, plan)
-    found = []
+    found, replaced = [], []
     for geneses in ((), (first,), (first, Founder(2, "one"))):
+        replaced.append(mischief.is_replaced(geneses))
         mischief.placed(one, geneses)
         found.append(mischief.may_not_forbid(leader, one, Claim(position, only_asking=False)))
     assert found == [True, True, number == founders_term(2)]
+    assert replaced == [False, False, number != founders_term(2)]
     scene.loop.close()
+
+
+def test_what_is_forbidden_between_two_founders_counts_for_nothing() -> None:
+    """Who has read of the second one follows no plan any more; once something is committed nobody
+    begins anew.
+    """
+    loop = VirtualLoop()
+    stage = _Rehearsal(1, draw_setup(1), Factories(), None, loop, full=False)
+    found = list[str]()
+    a, b = (Member(name, "1") for name in "ab")
+    claim, forbidden = Claim(Position(Term(1, a), 0, 0, 1), only_asking=False), Refused(RefusalKind.FORBIDDEN, "nobody here")
+    loop.run_until_complete(asyncio.sleep(bounds.REACHED_S))
+    for is_replaced in (True, False):
+        stage._mischief = cast(
+            "Any", SimpleNamespace(is_replaced=lambda _, is_it=is_replaced: is_it, may_not_forbid=lambda *_: True)
+        )
+        for committed in ({}, {0: "1" * 64}):
+            stage.checks = cast("Any", SimpleNamespace(committed=committed, violated=lambda which, _: found.append(which)))
+            stage._forbidden(a, b, claim, forbidden)
+            found.append("-")
+    assert found == ["-", "N3", "-", "N3", "-", "N3", "-"]
+    loop.close()
 
 
 def test_who_has_or_gives_a_place_before_anything_is_committed_may_leave_its_plan() -> None:
