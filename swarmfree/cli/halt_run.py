@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import typer
 
@@ -87,7 +87,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         async with asyncio.TaskGroup() as group:
             answering = group.create_task(_who_answers(access))
             await directory.publish_order(order, manifest.timing.papers_lease_s)
-        keepers, ended = await _taken(access, order, answering.result() if halt is not Halting.NOT else ())
+        keepers, ended = await _taken(access, order, answering.result() if halt is not Halting.NOT else {})
         await directory.ban_lists()
         counts = directory.order()
         if counts is not None and counts != order.order:
@@ -108,7 +108,10 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         if keepers:
             taken = f"{keepers} {'peers have' if keepers > 1 else 'peer has'} taken it so far"
         else:
-            taken = f"{ended} {'peers have' if ended > 1 else 'peer has'} ended since, all that answered before"
+            taken = (
+                f"{ended} {'peers have' if ended > 1 else 'peer has'} ended since, all that answered before (if they have crashed, and "
+                f"train once they are back, {what} again)"
+            )
         typer.echo(f"order {number} to {what}: {taken}; {FOLLOWS[halt]}")
         if halt is not Halting.NOT and last is not None and last.microbatches and last.number > spent:
             again = "; else set it again once the run goes on" if halt is Halting.PAUSE else ""
@@ -116,26 +119,30 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         return 0
 
 
-async def _who_answers(access: RunAccess) -> tuple[Endpoint, ...]:
-    """Announced peers that live: they answer, if only by a refusal. Nobody is asked where they are
-    more than can be: so many do not all end between two looks.
+async def _who_answers(access: RunAccess) -> dict[Endpoint, bool]:
+    """Of each announced peer whether it lives: it answers, if only by a refusal. Nobody is asked
+    where they are more than can be: so many do not all end between two looks.
     """
     found = [announcement.endpoint for announcement in await access.directory.announcements()]
-    if len(found) > ASKED_MAX:
-        return ()
+    return await _answers(access, found) if len(found) <= ASKED_MAX else {}
+
+
+async def _answers(access: RunAccess, peers: Sequence[Endpoint]) -> dict[Endpoint, bool]:
     async with asyncio.TaskGroup() as group:
-        asked = [(peer, group.create_task(_failure(access, peer))) for peer in found]
-    return tuple(peer for peer, failure in asked if not isinstance(failure.result(), PeerUnreachable | PeerSilent))
+        asked = [(peer, group.create_task(_failure(access, peer))) for peer in peers]
+    return {peer: not isinstance(failure.result(), PeerUnreachable | PeerSilent) for peer, failure in asked}
 
 
-async def _taken(access: RunAccess, order: SignedOrder, there: Sequence[Endpoint]) -> tuple[int, int]:
+async def _taken(access: RunAccess, order: SignedOrder, answered: Mapping[Endpoint, bool]) -> tuple[int, int]:
     """How many peers publish the order, within a lease; or how many have ended, where those are all
     that were there: who ends takes its copy along.
     """
+    there = [peer for peer, lives in answered.items() if lives]
+    silent = [peer for peer, lives in answered.items() if not lives]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(access.manifest.timing.lease_s):
             while not (keepers := await access.directory.keepers_of_order(order)):
-                if there and await _have_ended(access, there):
+                if there and await _have_ended(access, there) and not any((await _answers(access, silent)).values()):
                     return 0, len(there)
                 await asyncio.sleep(LOOK_AGAIN_S)
             return keepers, 0

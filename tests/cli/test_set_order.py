@@ -272,7 +272,9 @@ SILENT, CLOSED = PeerSilent("it says nothing"), Refused(RefusalKind.NOT_ADMITTED
     ("halt", "answers", "ended"),
     [
         (Halting.STOP, [(None, ENDED), (CLOSED, ENDED), (SILENT, SILENT), (ENDED, ENDED)], "2 peers have"),
-        (Halting.PAUSE, [(None, ENDED), (LOST, None)], "1 peer has"),
+        (Halting.PAUSE, [(None, ENDED), (LOST, SILENT)], "1 peer has"),
+        (Halting.PAUSE, [(None, ENDED), (LOST, None)], ""),
+        (Halting.PAUSE, [(None, ENDED), (SILENT, CLOSED)], ""),
         (Halting.STOP, [(None, ENDED), (None, None)], ""),
         (Halting.STOP, [(None, ENDED), (None, CLOSED)], ""),
         (Halting.STOP, [(None, ENDED), (None, LOST)], ""),
@@ -286,6 +288,8 @@ SILENT, CLOSED = PeerSilent("it says nothing"), Refused(RefusalKind.NOT_ADMITTED
     ids=[
         "all",
         "one that lived",
+        "one that was cut off",
+        "one that was silent",
         "one lives",
         "one refuses",
         "one is cut off",
@@ -313,7 +317,7 @@ async def test_an_order_is_taken_where_all_that_lived_have_ended(
     open_for(monkeypatch, directory, manifest)
     if ended:
         assert await give_order(None, KEY, halt, 1.0) == 0  # type: ignore[arg-type]
-        assert f"{ended} ended since, all that answered before; after the iteration" in capsys.readouterr().out
+        assert f"{ended} ended since, all that answered before (if they have crashed" in capsys.readouterr().out
     else:
         with pytest.raises(SwarmfreeError, match="no peer has taken it"):
             await give_order(None, KEY, halt, 1.0, 0 if halt is not Halting.NOT else 1)  # type: ignore[arg-type]
