@@ -19,6 +19,7 @@ import hashlib
 import json
 import mmap
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import TracebackType
@@ -38,7 +39,8 @@ PART_SIZE_BYTES, PARTS_AT_ONCE = 5 << 20, 4
 """S3 takes no smaller ones but the last."""
 CONNECTED_WITHIN, ANSWERED_WITHIN = timedelta(seconds=5), timedelta(seconds=60)
 RETRIES_MAX, RETRIED_WITHIN = 2, timedelta(seconds=30)
-RECORD_SIZE_BYTES_MAX = 4096
+RECORD_SIZE_BYTES_MAX, DAMAGED_TIMES = 4096, 2
+"""What came damaged once may have been so on its way alone."""
 _INSTANCE_METADATA = "169.254.169.254"
 """Where obstore looks for credentials last."""
 _REFUSED = (
@@ -71,7 +73,7 @@ class BucketSnapshots:
         self._opened: S3Store | None = None
         self._endpoint = endpoint
         self._records: dict[str, dict[str, Any]] = {}
-        self._damaged: set[HeldSnapshot] = set()
+        self._damaged = Counter[HeldSnapshot]()
 
     async def stored(self) -> tuple[HeldSnapshot, ...]:
         """Those whose data is there as their record names it, newest first.
@@ -86,7 +88,7 @@ class BucketSnapshots:
         for key, held in records.items():
             record = await self._record(key)
             is_there = record is not None and objects.get(record["data"]) == record["size_bytes"]
-            if is_there and held not in self._damaged:
+            if is_there and self._damaged[held] < DAMAGED_TIMES:
                 found.append(held)
         return tuple(sorted(found, key=lambda held: (-held.iteration, held.stage, held.lineage)))
 
@@ -137,7 +139,7 @@ class BucketSnapshots:
                     await asyncio.to_thread(checksum.update, piece)
                     size_bytes += len(piece)
             if (size_bytes, checksum.hexdigest()) != (record["size_bytes"], record["digest"]):
-                self._damaged.add(held)
+                self._damaged[held] += 1
                 expected = f"{record['size_bytes']:,} bytes with {record['checksum']} {record['digest'][:16]} expected"
                 raise SwarmfreeError(
                     f"{self.where}/{self._run}/{record['data']}: {expected}, {size_bytes:,} bytes with "

@@ -55,6 +55,7 @@ class FolderSnapshots:
         self._folder, self._run = _folder_of(folder, run), run
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="swarmfree-snapshots")
         self._read, self._removal = list[HeldSnapshot](), threading.Lock()
+        self._is_swept = False
 
     def held(self) -> tuple[HeldSnapshot, ...]:
         """Whole ones, newest first, by their names."""
@@ -134,11 +135,11 @@ class FolderSnapshots:
         with told_in_one_line(place, "writing"):
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._remove_torn()
-                with self._over_the_spare(temporary) as file:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._pool, self._take_spare, temporary)
+                with temporary.open("r+b") as file:
                     yield file
                     file.truncate()
-                loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._pool, flush_to_disk, temporary)
                 await may_replace()
                 await loop.run_in_executor(self._pool, take_in)
@@ -168,17 +169,11 @@ class FolderSnapshots:
             "past": {str(iteration): lineage for iteration, lineage in snapshot.past.items() if iteration > since},
             "blake3": [blake3(data).hexdigest() for data in parts],
         }
-        self._remove_torn()
         place_whole(self.place(held), lambda temporary: self._save(temporary, header, parts), sum(map(len, parts)))
         for old in self.held():
             if old != held and old not in keep:
                 with told_in_one_line(self.place(old), "removing an older snapshot"):
                     self._remove(old)
-
-    def _remove_torn(self) -> None:
-        with told_in_one_line(self._folder, "removing what an earlier life had begun to write"):
-            for torn in self._folder.glob(".iteration-*"):
-                torn.unlink(missing_ok=True)
 
     def _remove(self, old: HeldSnapshot) -> None:
         with self._removal, contextlib.suppress(FileNotFoundError):
@@ -188,17 +183,26 @@ class FolderSnapshots:
                 self.place(old).replace(self._folder / _SPARE)
 
     def _save(self, temporary: Path, header: dict[str, object], parts: Sequence[bytes]) -> None:
-        with self._over_the_spare(temporary) as file:
+        self._take_spare(temporary)
+        with temporary.open("r+b") as file:
             write_tensors(file, {"swarmfree": json.dumps(header)}, parts)
             file.truncate()
 
-    def _over_the_spare(self, temporary: Path) -> IO[bytes]:
-        """A new file for whoever writes it from its beginning, and cuts off what is then left."""
+    def _take_spare(self, temporary: Path) -> None:
+        """Make a file of this name, of the spare one where there is one, for whoever writes it from
+        its beginning and cuts off what is left.
+        """
+        if not self._is_swept:  # once, since what this life writes has such a name too
+            for torn in self._folder.glob(".iteration-*"):
+                torn.unlink(missing_ok=True)
+            self._is_swept = True
         with contextlib.suppress(FileNotFoundError):
             (self._folder / _SPARE).replace(temporary)
-            if temporary.stat().st_nlink > 1:  # somebody keeps it under another name: a backup
+            is_writable = os.access(temporary, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+            if temporary.stat().st_nlink > 1 or not is_writable:  # a backup keeps it, or somebody else owns it
                 temporary.unlink()
-        return open(temporary, "wb", opener=_open_as_it_is)
+            flush_to_disk(self._folder)  # else its name of before may outlive what is in it
+        temporary.touch()
 
     def _head(self, held: HeldSnapshot) -> tuple[Snapshot, str, list[str]]:
         """What the file says of itself, and the checksum of each part: which, and its values."""
@@ -253,10 +257,6 @@ def write_tensors(file: IO[bytes], metadata: dict[str, str], parts: Sequence[byt
     head += b" " * (-len(head) % 8)
     for content in (len(head).to_bytes(8, "little"), head, *parts):
         file.write(content)
-
-
-def _open_as_it_is(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def _folder_of(folder: Path, run: str) -> Path:

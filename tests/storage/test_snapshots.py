@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import resource
 import signal
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 from safetensors import safe_open
@@ -17,7 +21,7 @@ from safetensors.numpy import save_file
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.storage import snapshots as snapshots_module
-from swarmfree.storage.snapshots import FolderSnapshots
+from swarmfree.storage.snapshots import FolderSnapshots, write_tensors
 from tests.wire.wire_samples import RECORD
 
 RUN = "cd" * 32
@@ -93,25 +97,87 @@ async def test_a_backup_by_hard_links_stays_what_it_is(tmp_path: Path) -> None:
     assert all(link.read_bytes() == content for link, content in kept.items())
 
 
+async def test_a_spare_file_of_somebody_else_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back by root, or made read-only: this peer may remove it, and not write."""
+    snapshots = FolderSnapshots(tmp_path, RUN)
+    for number in range(3):
+        await snapshots.write(*numbered(number), ())
+    spare = snapshots._folder / ".spare"
+    before = spare.read_bytes()
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
+    with spare.open("rb") as file:
+        await snapshots.write(*numbered(3), ())
+        assert file.read() == before
+
+
+async def test_the_old_name_of_a_spare_file_is_gone_before_it_is_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the disk: after a loss of power it would stand for a whole snapshot with another one's
+    content.
+    """
+    steps, real = list[bytes](), snapshots_module.flush_to_disk
+
+    def flush(path: Path) -> None:
+        steps.extend(place.read_bytes() for place in path.glob(".iteration-*"))
+        real(path)
+
+    snapshots = FolderSnapshots(tmp_path, RUN)
+    for number in range(3):
+        await snapshots.write(*numbered(number), ())
+    before = (snapshots._folder / ".spare").read_bytes()
+    monkeypatch.setattr(snapshots_module, "flush_to_disk", flush)
+    await snapshots.write(*numbered(3), ())
+    assert steps == [before]
+
+
 async def test_a_spare_file_is_opened_as_it_is_and_the_state_begins_at_a_multiple_of_eight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut to nothing first, what it has in the system's cache were given back."""
-    real, opened = os.open, list[int]()
+    real, sizes = snapshots_module.write_tensors, list[int]()
 
-    def watched(path: str, flags: int, *more: int) -> int:
-        opened.extend([flags] if Path(path).name.startswith(".iteration-") and flags & os.O_WRONLY else [])
-        return real(path, flags, *more)
+    def watched(file: IO[bytes], metadata: dict[str, str], parts: Sequence[bytes]) -> None:
+        sizes.append(os.fstat(file.fileno()).st_size)
+        real(file, metadata, parts)
 
-    monkeypatch.setattr(os, "open", watched)
+    monkeypatch.setattr(snapshots_module, "write_tensors", watched)
     snapshots = FolderSnapshots(tmp_path, RUN)
     for number in range(12):
         snapshot, parts = numbered(number)
         await snapshots.write(snapshot, parts, ())
         content = snapshots.place(snapshot.held).read_bytes()
         assert int.from_bytes(content[:8], "little") % 8 == 0
-    assert len(opened) == 12
-    assert not any(flags & os.O_TRUNC for flags in opened)
+    assert sizes[:2] == [0, 0]
+    assert all(sizes[2:])
+
+
+async def test_what_this_life_writes_and_fetches_at_once_both_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run may go on while a fetch lasts, or lose its coordinator while a snapshot is written:
+    neither takes the other's file for what an earlier life has left.
+    """
+    snapshots, real, writing, may_end = FolderSnapshots(tmp_path, RUN), write_tensors, threading.Event(), threading.Event()
+
+    def slow(file: IO[bytes], metadata: dict[str, str], parts: Sequence[bytes]) -> None:
+        writing.set()
+        assert may_end.wait(10)
+        real(file, metadata, parts)
+
+    async def may_replace() -> None:
+        return
+
+    monkeypatch.setattr(snapshots_module, "write_tensors", slow)
+    fetched = replace(SNAPSHOT, stage=1).held
+    async with asyncio.TaskGroup() as group:
+        write = group.create_task(snapshots.write(*numbered(1), ()))
+        await asyncio.to_thread(writing.wait, 10)
+        asyncio.get_running_loop().call_later(0.1, may_end.set)
+        async with snapshots.received(fetched, may_replace) as file:
+            await write
+            await snapshots.write(*numbered(2), [numbered(1)[0].held])
+            file.write(b"what was fetched")
+    assert set(snapshots.held()) == {numbered(1)[0].held, numbered(2)[0].held, fetched}
+    assert len(list(snapshots._folder.iterdir())) == 3
 
 
 async def test_what_comes_from_elsewhere_has_reached_the_disk_before_it_may_take_a_place(
@@ -245,7 +311,8 @@ async def test_a_disk_that_fills_up_is_told_of_in_one_line(tmp_path: Path) -> No
 
 async def test_what_a_killed_life_had_begun_to_write_goes(tmp_path: Path) -> None:
     """With the next one that is written; a storm of restarts would fill the disk with such."""
-    snapshots = await written(tmp_path)
+    await written(tmp_path)
+    snapshots = FolderSnapshots(tmp_path, RUN)
     torn = snapshots._folder / f".{snapshots.place(SNAPSHOT.held).name}.0123abcd"
     torn.write_bytes(b"half of it")
     assert snapshots.held() == (SNAPSHOT.held,)
@@ -257,7 +324,8 @@ async def test_what_a_killed_life_had_begun_to_fetch_goes_and_a_fetch_takes_the_
     """With the next fetch: a disk with room for one more than is kept has room for it, however many
     lives were killed in the middle of one. What is longer in the spare file is cut off.
     """
-    snapshots = await written(tmp_path)
+    await written(tmp_path)
+    snapshots = FolderSnapshots(tmp_path, RUN)
     torn = snapshots._folder / f".{snapshots.place(SNAPSHOT.held).name}.0123abcd"
     torn.write_bytes(b"half of it")
     (snapshots._folder / ".spare").write_bytes(b"a" * 4096)
