@@ -306,11 +306,9 @@ def _held(key: str) -> HeldSnapshot | None:
 
 
 def _digest(file: IO[bytes]) -> tuple[int, str]:
-    """Size and BLAKE3 of what is read from its beginning on, where it is left."""
+    """Size and BLAKE3 of a file."""
     digest = hashlib.file_digest(file, blake3)  # type: ignore[arg-type]
-    size_bytes = file.tell()
-    file.seek(0)
-    return size_bytes, digest.hexdigest()
+    return file.tell(), digest.hexdigest()
 
 
 def _one_line(error: Exception) -> str:

@@ -340,3 +340,66 @@ async def test_who_halts_a_run_hears_which_batch_may_never_come(
     said = capsys.readouterr().out.splitlines()[1:]
     place = f"order 60 to set batch.microbatches=3 holds if an iteration has begun with it{ends}"
     assert said == ([place] if known is not None and known.microbatches else [])
+
+
+@pytest.mark.parametrize(("keepers", "taken"), [(1, "1 peer has taken it so far"), (2, "2 peers have taken it so far")])
+async def test_who_has_taken_an_order_is_told(
+    monkeypatch: pytest.MonkeyPatch, manifest: Manifest, capsys: pytest.CaptureFixture[str], keepers: int, taken: str
+) -> None:
+    """And nothing of peers that have ended."""
+    directory = MemoryDirectory(None, None)
+    directory.keepers = keepers
+    open_for(monkeypatch, directory, manifest)
+    assert await give_order(None, KEY, Halting.STOP, 1.0) == 0  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert f" to stop: {taken}; after the iteration" in said
+    assert "ended since" not in said
+
+
+async def test_peers_have_a_lease_to_take_an_order(monkeypatch: pytest.MonkeyPatch, manifest: Manifest) -> None:
+    """However soon one that is asked has to answer."""
+    manifest = replace(manifest, timing=replace(manifest.timing, silence_s=0.01, lease_s=10.0))
+    directory, looks = MemoryDirectory(None, None), list[SignedOrder]()
+
+    async def keepers(order: SignedOrder) -> int:
+        looks.append(order)
+        return len(looks) // 20
+
+    monkeypatch.setattr(halt_run, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(directory, "keepers_of_order", keepers)
+    open_for(monkeypatch, directory, manifest)
+    assert await give_order(None, KEY, Halting.STOP, 1.0) == 0  # type: ignore[arg-type]
+    assert len(looks) == 20
+
+
+async def test_a_peer_is_asked_for_as_long_as_it_may_be_silent(monkeypatch: pytest.MonkeyPatch, manifest: Manifest) -> None:
+    """And not for a lease, which is how long all may take together."""
+    manifest = replace(manifest, timing=replace(manifest.timing, silence_s=0.5))
+    directory, waits_s, call = MemoryDirectory(None, None), list[float](), Line.call
+
+    async def watched(self: Line, to: Endpoint, request: Request, *, silence_s: float) -> None:
+        waits_s.append(silence_s)
+        await call(self, to, request, silence_s=silence_s)
+
+    monkeypatch.setattr(Line, "call", watched)
+    open_for(monkeypatch, directory, manifest)
+    assert await give_order(None, KEY, Halting.STOP, 1.0) == 0  # type: ignore[arg-type]
+    assert waits_s == [0.5]
+
+
+async def test_an_order_is_published_while_peers_are_asked(monkeypatch: pytest.MonkeyPatch, manifest: Manifest) -> None:
+    """One that is silent holds it up for nobody."""
+    directory, is_given = MemoryDirectory(None, None), list[bool]()
+    directory.answers = {"Qm0": (SILENT, SILENT), "Qm1": (None, ENDED)}
+
+    async def slow(_: Line, to: Endpoint, __: Request, *, silence_s: float) -> CallFailed | None:
+        if to.member.peer_id == "Qm0":
+            await asyncio.sleep(0.05)
+            is_given.append(bool(directory.given))
+            raise SILENT
+        return None
+
+    monkeypatch.setattr(Line, "call", slow)
+    open_for(monkeypatch, directory, manifest)
+    assert await give_order(None, KEY, Halting.STOP, 1.0) == 0  # type: ignore[arg-type]
+    assert is_given == [True]

@@ -172,3 +172,10 @@ def test_each_stage_has_a_clock_of_its_own() -> None:
     both = [to_fetch("d", offers, {"a"}, missing, {0: 0.0, 1: rounds * FETCHED_WITHIN_S, 2: 25.0}) for rounds in (1.3, 2.3)]
     assert both == [held(1, 8), held(2, 8)], "the one that is missing for longer tells whose turn it is"
     assert to_fetch("d", offers, {"a"}, missing, {0: 0.0, 1: 0.99 * FETCHED_WITHIN_S, 2: 0.0}) is None
+
+
+def test_one_that_can_feed_and_keeps_what_it_has_fetches_no_ends() -> None:
+    """So the one that can as well, and is free, is the only one for them, however late it is."""
+    offers: dict[str, list[HeldSnapshot]] = {"a": [], "b": [held(1, 8)], "c": []}
+    waits_s = [rounds * FETCHED_WITHIN_S for rounds in (1.5, 2.5, 3.5, 4.5)]
+    assert {chosen_by("a", offers, {"a", "b"}, STORED, wait_s) for wait_s in waits_s} == {held(0, 8)}

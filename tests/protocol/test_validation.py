@@ -187,6 +187,7 @@ UNSOUND: tuple[tuple[Request, str], ...] = (
 _, SAMPLE = RESPONSES["beat_answer"]
 assert isinstance(SAMPLE, messages.HeartbeatAnswer)
 BEAT = replace(SAMPLE, stored=MicrobatchSet(0b11), shadows=())
+HELD = messages.HeldSnapshot(2, 10, LINEAGE)
 ANSWERS: tuple[tuple[Response, str], ...] = (
     (replace(BEAT, seconds_per_microbatch=math.nan), "seconds per microbatch nan"),
     (replace(BEAT, lateness=-2.0), "lateness -2.0"),
@@ -213,6 +214,9 @@ ANSWERS: tuple[tuple[Response, str], ...] = (
     (messages.PlanAnswer(replace(PLAN, position=FAR), ""), "term"),
     (messages.PlanAnswer(None, "", host="Qm\nHost"), "peer id"),
     (messages.PlanAnswer(None, "", held_up="x" * 8193), "what holds up an order of 8,193 letters"),
+    (messages.PlanAnswer(None, "", snapshots=(HELD, messages.HeldSnapshot(-1, 10, LINEAGE))), "stage -1"),
+    (messages.PlanAnswer(None, "", snapshots=(HELD, messages.HeldSnapshot(2, -1, LINEAGE))), "iteration -1"),
+    (messages.PlanAnswer(None, "", snapshots=(HELD, messages.HeldSnapshot(2, 10, "x" * 1000))), "lineage"),
     (messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(-1, 10, LINEAGE)), "stage -1"),
     (messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(2, -1, LINEAGE)), "iteration -1"),
     (messages.PlanAnswer(None, "", fetching=messages.HeldSnapshot(2, 10, "x" * 1000)), "lineage"),

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import obstore
 import pytest
@@ -25,7 +25,7 @@ from swarmfree.storage import snapshot_store
 from swarmfree.storage.snapshot_store import PART_SIZE_BYTES, BucketSnapshots
 from swarmfree.storage.snapshots import FolderSnapshots
 from tests.storage.faulty_endpoint import FaultyEndpoint
-from tests.storage.test_snapshots import RUN, SNAPSHOT
+from tests.storage.test_snapshots import RUN, SNAPSHOT, numbered
 
 HELD = SNAPSHOT.held
 LARGE = [bytes(PART_SIZE_BYTES), b"\1" * 64]
@@ -368,3 +368,29 @@ async def test_what_is_not_set_up_is_told_in_one_line(
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(SwarmfreeError, match=r"obstore is not installed; it comes with: pip install '\.\[s3\]'"):
         await BucketSnapshots(url(tmp_path), disk, RUN).stored()
+
+
+async def test_what_is_uploaded_is_not_written_over_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload may take longer than it is until the next two are written."""
+    disk, found = FolderSnapshots(tmp_path, RUN), list[bytes]()
+    snapshot, parts = numbered(1)
+    await disk.write(snapshot, parts, ())
+    content, store = disk.place(snapshot.held).read_bytes(), BucketSnapshots("s3://bucket", disk, RUN)
+
+    async def no_record(_: str) -> None:
+        return
+
+    async def put(_: str, file: IO[bytes]) -> None:
+        for number in (2, 3):
+            await disk.write(*numbered(number), ())
+        file.seek(0)
+        found.append(file.read())
+
+    async def write(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(store, "_record", no_record)
+    monkeypatch.setattr(store, "_put", put)
+    monkeypatch.setattr(store, "_write", write)
+    await store.upload(snapshot.held)
+    assert found == [content]

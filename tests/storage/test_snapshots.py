@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from safetensors import safe_open
@@ -339,3 +340,108 @@ async def test_what_a_killed_life_had_begun_to_fetch_goes_and_a_fetch_takes_the_
         file.write(b"what was fetched")
     assert [place.name for place in snapshots._folder.iterdir()] == [snapshots.place(fetched).name]
     assert snapshots.place(fetched).read_bytes() == b"what was fetched"
+
+
+async def test_one_backup_by_a_hard_link_is_enough(tmp_path: Path) -> None:
+    """Of a whole one alone, that became the spare one later."""
+    snapshots, link = FolderSnapshots(tmp_path, RUN), tmp_path / "backup"
+    await snapshots.write(*numbered(1), ())
+    place = snapshots.place(numbered(1)[0].held)
+    link.hardlink_to(place)
+    content = place.read_bytes()
+    for number in (2, 3):
+        await snapshots.write(*numbered(number), ())
+    assert link.read_bytes() == content
+
+
+async def test_nobody_opens_one_while_it_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look whether somebody reads it and its removal, or between its opening and the
+    word that it is read, it would be written over.
+    """
+    snapshots, real_open, real_replace = FolderSnapshots(tmp_path, RUN), Path.open, Path.replace
+    steps = list[tuple[str, bool]]()
+    for number in (1, 2):
+        await snapshots.write(*numbered(number), [numbered(1)[0].held])
+
+    def opened(self: Path, *how: Any) -> Any:
+        if not self.name.startswith("."):
+            steps.append(("opened", snapshots._removal.locked()))
+        return real_open(self, *how)
+
+    def replaced(self: Path, target: Path) -> Path:
+        if target.name == ".spare":
+            steps.append(("removed", snapshots._removal.locked()))
+        return real_replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", opened)
+        patched.setattr(Path, "replace", replaced)
+        with snapshots.opened(numbered(2)[0].held):
+            pass
+        await snapshots.write(*numbered(3), ())
+    assert steps == [("opened", True), ("removed", True), ("removed", True)]
+
+
+async def test_a_snapshot_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
+    """So that a backup under another account may read it, as far as the umask lets it."""
+    snapshots, umask = FolderSnapshots(tmp_path, RUN), os.umask(0o022)
+    try:
+        await snapshots.write(*numbered(1), ())
+    finally:
+        os.umask(umask)
+    assert snapshots.place(numbered(1)[0].held).stat().st_mode & 0o777 == 0o644
+
+
+async def test_of_several_that_are_open_none_is_written_over(tmp_path: Path) -> None:
+    """Whichever was opened first."""
+    snapshots = FolderSnapshots(tmp_path, RUN)
+    one, other = numbered(1), numbered(2)
+    await snapshots.write(*one, ())
+    await snapshots.write(*other, (one[0].held,))
+    with snapshots.opened(one[0].held) as first, snapshots.opened(other[0].held) as second:
+        expected = [snapshots.place(each.held).read_bytes() for each, _ in (one, other)]
+        for number in (3, 4, 5):
+            await snapshots.write(*numbered(number), ())
+        assert [first.read(), second.read()] == expected
+
+
+async def test_a_disk_that_lets_nothing_be_removed_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept would fill it, and nobody knew; the new one lies there all the same."""
+    snapshots, real = FolderSnapshots(tmp_path, RUN), Path.replace
+    await snapshots.write(*numbered(1), ())
+
+    def refused(self: Path, target: Path) -> Path:
+        if target.name == ".spare":
+            raise PermissionError(13, "Permission denied")
+        return real(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", refused)
+        with pytest.raises(SwarmfreeError, match="removing an older snapshot failed: Permission denied"):
+            await snapshots.write(*numbered(2), ())
+    assert snapshots.held() == (numbered(2)[0].held, numbered(1)[0].held)
+
+
+async def test_a_full_disk_says_how_much_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts together."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(snapshots_module, "write_tensors", full)
+    with pytest.raises(SwarmfreeError, match=r"about 12\.3 MB are wanted"):
+        await FolderSnapshots(tmp_path, RUN).write(*numbered(1, 12_300_000), ())
+
+
+async def test_who_reads_a_file_last_keeps_it_what_it_is(tmp_path: Path) -> None:
+    """Another one that has read it as well has closed it before."""
+    snapshots = FolderSnapshots(tmp_path, RUN)
+    snapshot, parts = numbered(1)
+    await snapshots.write(snapshot, parts, ())
+    content = snapshots.place(snapshot.held).read_bytes()
+    with snapshots.opened(snapshot.held) as file:
+        with snapshots.opened(snapshot.held):
+            pass
+        for number in (2, 3):
+            await snapshots.write(*numbered(number), ())
+        assert file.read() == content

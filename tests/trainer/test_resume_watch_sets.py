@@ -679,3 +679,10 @@ async def test_those_that_fetch_have_a_fourth_of_the_places_and_are_silent_only_
     world.watch._look_who_fetches(world.there, {"f001"}, {})
     world.watch._look_who_fetches(world.there, {"f001"}, {"f001": PlanAnswer(None, "")})
     assert world.watch._fetches["f001"].silent_s == math.inf
+
+
+async def test_a_first_try_that_is_not_needed_hides_nobody_elses() -> None:
+    """Another disk has what that one fetches; it comes first by name."""
+    world = World(a=holds(0), b=holds(1), e=holds(2), c=FETCHES, d=FETCHES_LATER)
+    assert await world.look((LOOKS_UNNEEDED + 3) * LOOK_S) == []
+    assert "d.111 fetches" in world.said[-1]
